@@ -1,0 +1,247 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator declares for a slot, checked before anything is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+MODES = ("isolated",)
+NETWORKS = ("none", "host")
+
+_SLOT_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}\Z")
+_PROVIDER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
+_WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
+_SIZE = re.compile(r"([1-9][0-9]{0,8})([KMGT])\Z")
+_PERCENT = re.compile(r"[1-9][0-9]{0,5}%\Z")
+_SPAN = re.compile(r"[1-9][0-9]{0,5}(s|min|h|d)\Z")
+
+
+class Invalid(ValueError):
+    """Something declared that cannot be: the message names the value, what may be, and the cure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """Limits of a slot, in systemd's own notation; None sets none."""
+
+    memory_max: str | None = None
+    cpu_quota: str | None = None
+    tasks_max: int | None = 4096
+    session_max: str | None = None
+    tmp_size: str = "1G"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtraBind:
+    """A path of the host that the operator lets the slot see, at the same place unless target says otherwise."""
+
+    source: str
+    target: str
+    mode: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Credential:
+    """One secret for the slot's provider; its value is kept out of every representation."""
+
+    name: str
+    value: str = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One slot as declared."""
+
+    name: str
+    enabled: bool = True
+    provider: str = "shell"
+    mode: str = "isolated"
+    workspaces: tuple[str, ...] = ("main",)
+    network: str = "none"
+    docker: bool = False
+    resources: Resources = Resources()
+    binds: tuple[ExtraBind, ...] = ()
+    credential: Credential | None = None
+    console_password_hash: str | None = dataclasses.field(default=None, repr=False)
+
+
+def slots_argument() -> dict[str, t.Any]:
+    """Return the part of a module's argument_spec that takes the declared slots."""
+    return {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "enabled": {"type": "bool", "default": True},
+            "provider": {"type": "str", "default": "shell"},
+            "mode": {"type": "str", "default": "isolated", "choices": list(MODES)},
+            "workspaces": {"type": "list", "elements": "str", "default": ["main"]},
+            "network": {"type": "str", "default": "none", "choices": ["none", "host", "private"]},
+            "docker": {"type": "bool", "default": False},
+            "resources": {
+                "type": "dict",
+                "options": {
+                    "memory_max": {"type": "str"},
+                    "cpu_quota": {"type": "str"},
+                    "tasks_max": {"type": "int", "default": 4096},
+                    "session_max": {"type": "str"},
+                    "tmp_size": {"type": "str", "default": "1G"},
+                },
+            },
+            "binds": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "source": {"type": "path", "required": True},
+                    "target": {"type": "path"},
+                    "mode": {"type": "str", "default": "ro", "choices": ["ro", "rw"]},
+                    "reason": {"type": "str", "required": True},
+                },
+            },
+            "credential": {
+                "type": "dict",
+                "no_log": False,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "value": {"type": "str", "required": True, "no_log": True},
+                },
+            },
+            "console_password_hash": {"type": "str", "no_log": True},
+        },
+    }
+
+
+def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> tuple[Slot, ...]:
+    """Return the declared slots; Invalid names the first value that cannot be."""
+    slots = tuple(_slot(entry, f"slots[{index}]") for index, entry in enumerate(declared))
+    seen: dict[str, int] = {}
+    for index, slot in enumerate(slots):
+        if slot.name in seen:
+            raise Invalid(f"slots[{index}].name is '{slot.name}', as is slots[{seen[slot.name]}].name; names must differ [rename one]")
+        seen[slot.name] = index
+    return slots
+
+
+def size_in_bytes(size: str) -> int:
+    """Return the bytes of a size such as 8G (powers of 1024)."""
+    match = _SIZE.match(size)
+    if match is None:
+        raise Invalid(f"'{size}' is no size; it can be a whole number with K, M, G or T, such as 8G")
+    return int(match.group(1)) << {"K": 10, "M": 20, "G": 30, "T": 40}[match.group(2)]
+
+
+def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
+    name = _matching(entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -")
+    where = f"slot '{name}'"
+    mode = entry.get("mode") or "isolated"
+    if mode not in MODES:
+        raise Invalid(f"{where}: mode is '{mode}'; it can be {' or '.join(MODES)} in this release")
+    network = entry.get("network") or "none"
+    if network not in NETWORKS:
+        raise Invalid(f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release [choose none for work offline]")
+    if entry.get("docker"):
+        raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
+    return Slot(
+        name=name,
+        enabled=entry.get("enabled", True) is not False,
+        provider=_matching(entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"),
+        mode=mode,
+        workspaces=_workspaces(["main"] if entry.get("workspaces") is None else entry["workspaces"], where),
+        network=network,
+        resources=_resources(entry.get("resources") or {}, where),
+        binds=tuple(_bind(bind, f"{where}: binds[{index}]") for index, bind in enumerate(entry.get("binds") or [])),
+        credential=_credential(entry.get("credential"), where),
+        console_password_hash=_hash(entry.get("console_password_hash"), where),
+    )
+
+
+def _matching(value: t.Any, pattern: re.Pattern[str], where: str, rule: str) -> str:
+    if not isinstance(value, str) or not pattern.match(value):
+        raise Invalid(f"{where} is {value!r:.80}; it can be {rule}")
+    return value
+
+
+def _workspaces(names: t.Sequence[t.Any], where: str) -> tuple[str, ...]:
+    if not names:
+        raise Invalid(f"{where}: workspaces is empty; a slot needs at least one [leave it out for 'main']")
+    rule = "at most 64 letters, digits, dots, underscores and dashes, a letter or digit first"
+    workspaces = tuple(_matching(name, _WORKSPACE_NAME, f"{where}: workspaces[{index}]", rule) for index, name in enumerate(names))
+    if len(set(workspaces)) < len(workspaces):
+        raise Invalid(f"{where}: workspaces names one twice: {', '.join(sorted(workspaces))} [name each once]")
+    return workspaces
+
+
+def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
+    rules = {
+        "memory_max": (_SIZE, "a whole number with K, M, G or T, such as 8G"),
+        "cpu_quota": (_PERCENT, "a percentage such as 200%"),
+        "session_max": (_SPAN, "a whole number with s, min, h or d, such as 8h"),
+        "tmp_size": (_SIZE, "a whole number with K, M, G or T, such as 1G"),
+    }
+    checked: dict[str, t.Any] = {
+        key: _matching(entry[key], pattern, f"{where}: resources.{key}", rule)
+        for key, (pattern, rule) in rules.items()
+        if entry.get(key) is not None
+    }
+    tasks_max = entry.get("tasks_max")
+    if tasks_max is not None:
+        if not isinstance(tasks_max, int) or not 16 <= tasks_max <= 1_000_000:
+            raise Invalid(f"{where}: resources.tasks_max is {tasks_max!r}; it can be 16 to 1000000")
+        checked["tasks_max"] = tasks_max
+    return Resources(**checked)
+
+
+def _bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
+    source = absolute(entry.get("source"), f"{where}.source")
+    target = source if entry.get("target") is None else absolute(entry["target"], f"{where}.target")
+    mode = entry.get("mode") or "ro"
+    if mode not in ("ro", "rw"):
+        raise Invalid(f"{where}.mode is {mode!r}; it can be ro or rw")
+    reason = entry.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        raise Invalid(f"{where}.reason is empty; a bind without a reason does not compile [say in a sentence why the slot needs {source}]")
+    return ExtraBind(source, target, mode, reason.strip())
+
+
+def absolute(path: t.Any, where: str) -> str:
+    """Return the path once sure that it is absolute and in its plain form."""
+    if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
+        raise Invalid(f"{where} is {path!r:.120}; it must be an absolute path without NUL")
+    if len(path) > 1 and path.endswith("/") or any(part in ("", ".", "..") for part in path[1:].split("/") if path != "/"):
+        raise Invalid(f"{where} is {path!r:.120}; it must be in its plain form, without '.', '..', '//' or a '/' at its end")
+    return path
+
+
+def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential | None:
+    if not entry:
+        return None
+    name = _matching(entry.get("name"), _VARIABLE_NAME, f"{where}: credential.name", "a variable's name in capitals")
+    value = entry.get("value")
+    if not isinstance(value, str) or not value:
+        raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
+    for suffix in ("\r\n", "\n"):
+        if value.endswith(suffix):
+            value = value[: -len(suffix)]
+            break
+    for offset, character in enumerate(value):
+        if not "!" <= character <= "~":
+            raise Invalid(
+                f"{where}: credential.value has a character at offset {offset} that is no printable ASCII"
+                " (a space, a line break or a byte-order mark, say) [paste the token again, on one line]"
+            )
+    return Credential(name, value)
+
+
+def _hash(value: t.Any, where: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.match(r"\$(6|y|2b)\$[A-Za-z0-9./$=]{20,200}\Z", value):
+        raise Invalid(f"{where}: console_password_hash is not a crypt(3) hash of sha512, yescrypt or bcrypt [use console_password]")
+    return value

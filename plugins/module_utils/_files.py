@@ -1,0 +1,139 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Root's own files: walked without following links, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import stat
+import typing as t
+
+
+class UnsafePath(Exception):
+    """A path that somebody other than root can redirect, so root keeps away from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """Who owns a file or directory, and its permission bits."""
+
+    uid: int
+    gid: int
+    mode: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}:{self.gid} {self.mode:04o}"
+
+
+ROOT_DIRECTORY = Owned(0, 0, 0o755)
+
+
+@contextlib.contextmanager
+def trusted_directory(path: str) -> t.Iterator[int]:
+    """Yield a descriptor of the directory, once sure that only root can redirect any part of the way to it.
+
+    Raises UnsafePath if a component is a link or can be written by others than root, FileNotFoundError if one is missing.
+    """
+    descriptor = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        walked = ""
+        for name in [part for part in path.split("/") if part]:
+            walked += "/" + name
+            try:
+                step = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            except NotADirectoryError:
+                raise UnsafePath(f"{walked} is a link or no directory; root does not go through it") from None
+            os.close(descriptor)
+            descriptor = step
+            _check_trusted(os.fstat(descriptor), walked)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str, limit: int = 1 << 24) -> bytes | None:
+    """Return the bytes of one of root's files, None if there is none; links are refused, at most limit bytes are read."""
+    try:
+        with trusted_directory(os.path.dirname(path)) as parent:
+            descriptor = os.open(
+                os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent
+            )
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnsafePath(f"{path} is not a regular file")
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise UnsafePath(f"{path} is larger than {limit} bytes")
+    return data
+
+
+def owned(path: str) -> Owned | None:
+    """Return owner and mode of a file or directory, None if there is none; a link raises UnsafePath."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        raise UnsafePath(f"{path} is a link; it must be a file or directory of root's")
+    return Owned(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
+
+
+def write(path: str, data: bytes, wanted: Owned = Owned(0, 0, 0o644)) -> None:
+    """Put data at path in one rename, so that a kill or a full disk leaves the old file; the parent must be root's alone."""
+    with trusted_directory(os.path.dirname(path)) as parent:
+        temporary = f".{os.path.basename(path)}.{secrets.token_hex(6)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fchown(descriptor, wanted.uid, wanted.gid)
+                os.fchmod(descriptor, wanted.mode)
+                os.fsync(descriptor)
+            os.rename(temporary, os.path.basename(path), src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+        os.fsync(parent)
+
+
+def ensure_directory(path: str, wanted: Owned = ROOT_DIRECTORY) -> None:
+    """Make the directory (parents too, as root's) and give it owner and mode; nothing below it is touched."""
+    parent_path = os.path.dirname(path)
+    if not os.path.isdir(parent_path):
+        ensure_directory(parent_path)
+    with trusted_directory(parent_path) as parent:
+        name = os.path.basename(path)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except NotADirectoryError:
+            raise UnsafePath(f"{path} is a link or no directory; root does not go through it") from None
+        try:
+            give(descriptor, wanted)
+        finally:
+            os.close(descriptor)
+
+
+def give(descriptor: int, wanted: Owned) -> None:
+    """Set owner and mode of an open file; chown first, since it clears bits of the mode."""
+    os.fchown(descriptor, wanted.uid, wanted.gid)
+    os.fchmod(descriptor, wanted.mode)
+
+
+def remove(path: str) -> None:
+    """Remove one of root's files, if it is there."""
+    with contextlib.suppress(FileNotFoundError), trusted_directory(os.path.dirname(path)) as parent:
+        os.unlink(os.path.basename(path), dir_fd=parent)
+
+
+def _check_trusted(found: os.stat_result, path: str) -> None:
+    if found.st_uid != 0 or found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise UnsafePath(f"{path} can be written by others than root (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})")

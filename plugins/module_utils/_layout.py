@@ -1,0 +1,88 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where everything stands on a host (docs/architecture.md); the only place that spells these paths."""
+
+from __future__ import annotations
+
+OPT = "/opt/confined-slots"
+RELEASES = f"{OPT}/releases"
+CURRENT = f"{OPT}/current"
+PROVIDERS = f"{OPT}/providers"
+
+ETC = "/etc/confined-slots"
+SLOTS_D = f"{ETC}/slots.d"
+CREDENTIALS = f"{ETC}/credentials"
+LEDGER = f"{ETC}/ledger.json"
+
+STATE = "/var/lib/confined-slots"
+SLOTS = f"{STATE}/slots"
+ARCHIVE = f"{STATE}/archive"
+
+RUN = "/run/confined-slots"
+LOG = "/var/log/confined-slots"
+UNITS = "/etc/systemd/system"
+
+
+def account(slot: str) -> str:
+    """Return the name of the slot's Unix account (and of its primary group)."""
+    return f"slot-{slot}"
+
+
+def state(slot: str) -> str:
+    """Return the slot's directory of homes and workspaces."""
+    return f"{SLOTS}/{slot}"
+
+
+def account_home(slot: str) -> str:
+    """Return the home of the account itself, which no session of a strict mode sees."""
+    return f"{SLOTS}/{slot}/home"
+
+
+def private_home(slot: str, provider: str) -> str:
+    """Return the HOME of the slot's sessions in isolated mode."""
+    return f"{SLOTS}/{slot}/homes/{provider}"
+
+
+def workspace(slot: str, name: str) -> str:
+    """Return a workspace's directory, the same on the host and inside."""
+    return f"{SLOTS}/{slot}/workspaces/{name}"
+
+
+def policy(slot: str) -> str:
+    """Return the directory of the slot's compiled policy."""
+    return f"{SLOTS_D}/{slot}"
+
+
+def plan(slot: str) -> str:
+    """Return the launch plan, the one file that the launcher obeys."""
+    return f"{SLOTS_D}/{slot}/plan"
+
+
+def credential(slot: str, provider: str) -> str:
+    """Return the slot's credential file for one provider, read by PID 1 only."""
+    return f"{CREDENTIALS}/{slot}/{provider}.env"
+
+
+def run_directory(slot: str, session: str) -> str:
+    """Return the session's private scratch, made and removed by PID 1."""
+    return f"{RUN}/{slot}/{session}"
+
+
+def log(slot: str) -> str:
+    """Return the directory of the slot's session records."""
+    return f"{LOG}/{slot}"
+
+
+def escaped(slot: str) -> str:
+    """Return the slot's name for use in a unit name: systemd reads a plain dash in a slice's name as nesting."""
+    return slot.replace("-", r"\x2d")
+
+
+def slice_unit(slot: str) -> str:
+    """Return the slice that holds all of the slot's sessions and daemons."""
+    return f"confined-slots-{escaped(slot)}.slice"
+
+
+def session_unit(slot: str, session: str) -> str:
+    """Return the transient service of one session."""
+    return f"confined-slots-{escaped(slot)}-{session}.service"

@@ -1,0 +1,50 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Typed refusals: a stable code, what is wrong, and the command that mends it.
+
+On the launcher's hot path: imports nothing.
+"""
+
+from __future__ import annotations
+
+EXIT_REFUSED = 125
+
+CODES = (
+    "approval-missing",
+    "audit-unavailable",
+    "capability-missing",
+    "credential-missing",
+    "docker-unavailable",
+    "launcher-tampered",
+    "network-unavailable",
+    "policy-invalid",
+    "policy-missing",
+    "policy-tampered",
+    "profile-changed",
+    "provider-changed",
+    "provider-missing",
+    "resume-incompatible",
+    "sandbox-unavailable",
+    "slot-disabled",
+    "slot-unknown",
+    "workspace-unknown",
+)
+
+
+def printable(text: str) -> str:
+    """Return text on one line: control, format and undecodable characters are escaped, so that it cannot steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+class Refusal(Exception):
+    """A typed "no": the session does not start, nothing weaker is tried."""
+
+    def __init__(self, code: str, what: str, cure: str) -> None:
+        if code not in CODES:
+            raise ValueError(f"{code} is not a refusal code")
+        self.code, self.what, self.cure = code, printable(what), printable(cure)
+        super().__init__(f"{code}: {self.what} [{self.cure}]")
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the refusal as the object that `--json` prints."""
+        return {"refusal": self.code, "what": self.what, "cure": self.cure}
