@@ -153,8 +153,8 @@ def open_trusted(directory: str) -> int:
 def verify_release(directory: str) -> dict[str, str]:
     """Return the digest of every file of a release, once each is what the release's manifest lists.
 
-    directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json, the
-    manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
+    directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json,
+    the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
     """
     try:
         listed = _verify(directory, "", None)
@@ -180,6 +180,18 @@ def verify_tree(directory: str, tree: str, paths: tuple[str, ...] | None = None)
         raise Refusal(code, _unreadable(error, directory), PROVIDER_CURE) from None
     except OSError as error:
         raise Refusal("provider-changed", _unreadable(error, directory), PROVIDER_CURE) from None
+
+
+def open_listed(directory: str, path: str, value: str) -> int:
+    """Return a descriptor of a listed file, once its owner, mode and content are what value (`MODE DIGEST`) says.
+
+    Whoever executes or binds the descriptor has exactly the bytes that were hashed. Untrusted or OSError otherwise.
+    """
+    descriptor = open_trusted(f"{directory}/{path}".rpartition("/")[0])
+    try:
+        return _open_entry(path.rpartition("/")[2], descriptor, f"{directory}/{path}", value)
+    finally:
+        os.close(descriptor)
 
 
 def resolve(path: str, listed: dict[str, str]) -> str:
@@ -210,15 +222,16 @@ def _verify(directory: str, tree: str, paths: tuple[str, ...] | None) -> dict[st
     descriptor = open_trusted(directory)
     try:
         if os.fstat(descriptor).st_mode & 0o7777 != DIRECTORY_MODE:
-            raise Untrusted(f"{printable(directory)} has not mode {DIRECTORY_MODE:04o}")
+            raise Untrusted(f"{printable(directory)} has not mode 0755 ({_owner(os.fstat(descriptor))})")
         mode, manifest = _read(MANIFEST, descriptor, f"{directory}/{MANIFEST}")
+        shown = f"{printable(directory)}/{MANIFEST}"
         digest = sha256(manifest)
-        if tree and digest != tree:
-            raise Untrusted(f"{printable(directory)}/{MANIFEST} has digest {digest}, not the recorded {printable(tree)}")
-        if not tree and not directory.rstrip("/").endswith(f"-{digest[:SHORT]}"):
-            raise Untrusted(f"{printable(directory)} has not the name that its {MANIFEST} gives it (…-{digest[:SHORT]})")
         if mode != MANIFEST_MODE:
-            raise Untrusted(f"{printable(directory)}/{MANIFEST} has mode {mode:04o}, not {MANIFEST_MODE:04o}")
+            raise Untrusted(f"{shown} has mode {mode:04o}, not {MANIFEST_MODE:04o}")
+        if tree and digest != tree:
+            raise Untrusted(f"{shown} has digest {digest}, not the recorded {printable(tree)}")
+        if not tree and not directory.endswith(f"-{digest[:SHORT]}"):
+            raise Untrusted(f"{shown} has digest {digest[:SHORT]}…, which is not how the directory's name ends")
         listed = entries(manifest)
         if paths is None:
             _verify_all(descriptor, directory, listed)
@@ -263,7 +276,7 @@ def _verify_all(descriptor: int, directory: str, listed: dict[str, str]) -> None
                 status = os.fstat(step)
                 if status.st_uid != 0 or status.st_mode & 0o7777 != DIRECTORY_MODE:
                     pending.extend(opened)
-                    raise Untrusted(f"{printable(shown)} is not root's with mode {DIRECTORY_MODE:04o} ({_owner(status)})")
+                    raise Untrusted(f"{printable(shown)} is not root's with mode 0755 ({_owner(status)})")
             pending.pop()
             if current != descriptor:
                 os.close(current)
@@ -297,10 +310,15 @@ def _verify_one(descriptor: int, directory: str, path: str, listed: dict[str, st
 
 def _verify_entry(name: str, dir_fd: int, shown: str, value: str) -> None:
     if value.startswith(LINK):
-        status = os.lstat(name, dir_fd=dir_fd)
-        if status.st_mode & _S_IFMT != _S_IFLNK or os.readlink(name, dir_fd=dir_fd) != value[len(LINK) :]:
-            raise Untrusted(f"{printable(shown)} is not the link to {printable(value[len(LINK) :])} that {MANIFEST} lists")
+        target = value[len(LINK) :]
+        is_link = os.lstat(name, dir_fd=dir_fd).st_mode & _S_IFMT == _S_IFLNK
+        if not is_link or os.readlink(name, dir_fd=dir_fd) != target:
+            raise Untrusted(f"{printable(shown)} is not the link to {printable(target)} that {MANIFEST} lists")
         return
+    os.close(_open_entry(name, dir_fd, shown, value))
+
+
+def _open_entry(name: str, dir_fd: int, shown: str, value: str) -> int:
     descriptor = _open(name, dir_fd, shown)
     try:
         mode, _ = _root_file(descriptor, shown)
@@ -311,8 +329,11 @@ def _verify_entry(name: str, dir_fd: int, shown: str, value: str) -> None:
             hashed.update(piece)
         if hashed.hexdigest() != value[5:]:
             raise Untrusted(f"{printable(shown)} has not the content that {MANIFEST} lists")
-    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _read(name: str, dir_fd: int, shown: str) -> tuple[int, bytes]:
