@@ -94,7 +94,8 @@ def entries(manifest: bytes) -> dict[str, str]:
             return listed
         more = text.endswith(",")
         path, value = _parse(text[:-1] if more else text)
-        if path <= last or not more and lines[number + 1 : number + 2] not in ([" }"], [" },"]):
+        ends = lines[number + 1 : number + 2] in ([" }"], [" },"])
+        if path <= last or more is ends:
             break
         listed[path] = value
         last = path
@@ -142,7 +143,7 @@ def open_trusted(directory: str) -> int:
             descriptor = step
             found = os.fstat(descriptor)
             sticky = found.st_mode & _S_ISVTX and number < len(parts)
-            if found.st_uid != 0 or found.st_mode & 0o022 and not sticky:
+            if found.st_uid != 0 or (found.st_mode & 0o022 and not sticky):
                 raise Untrusted(_writable(walked, found))
     except BaseException:
         os.close(descriptor)
