@@ -48,6 +48,14 @@ def sha256(data: bytes) -> str:
     return str(_sha256(data).hexdigest())
 
 
+def sha256_of(descriptor: int) -> str:
+    """Return the SHA-256 in lower-case hex of what is left to read from descriptor."""
+    hashed = _sha256()
+    while piece := os.read(descriptor, _CHUNK):
+        hashed.update(piece)
+    return str(hashed.hexdigest())
+
+
 def quoted(text: str) -> str:
     """Return text as json.dumps writes it: ASCII, surrogate pairs beyond the basic plane."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
@@ -325,10 +333,7 @@ def _open_entry(name: str, dir_fd: int, shown: str, value: str) -> int:
         mode, _ = _root_file(descriptor, shown)
         if f"{mode:04o}" != value[:4]:
             raise Untrusted(f"{printable(shown)} has mode {mode:04o}, not {value[:4]}")
-        hashed = _sha256()
-        while piece := os.read(descriptor, _CHUNK):
-            hashed.update(piece)
-        if hashed.hexdigest() != value[5:]:
+        if sha256_of(descriptor) != value[5:]:
             raise Untrusted(f"{printable(shown)} has not the content that {MANIFEST} lists")
         os.lseek(descriptor, 0, os.SEEK_SET)
     except BaseException:

@@ -45,6 +45,11 @@ class Refusal(Exception):
         self.code, self.what, self.cure = code, printable(what), printable(cure)
         super().__init__(f"{code}: {self.what} [{self.cure}]")
 
-    def as_dict(self) -> dict[str, str]:
-        """Return the refusal as the object that `--json` prints."""
-        return {"refusal": self.code, "what": self.what, "cure": self.cure}
+    def as_json(self) -> str:
+        """Return the refusal as the one-line object that `--json` prints."""
+        words = {"refusal": self.code, "what": self.what, "cure": self.cure}
+        return "{" + ", ".join(f'"{key}": "{_quoted(word)}"' for key, word in words.items()) + "}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

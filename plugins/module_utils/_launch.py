@@ -1,0 +1,274 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a launch plan to a confined process: everything is checked, nothing is decided.
+
+On the launcher's hot path: imports os and sys, `_signal` for the dispositions that Python itself changes, and siblings of
+the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
+"""
+
+from __future__ import annotations
+
+import _signal
+import os
+import sys
+
+from ._layout import run_directory
+from ._manifest import Untrusted, open_listed, read_checked, sha256_of, verify_release
+from ._plan import BadPlan, Record, load, value, values
+from ._refusals import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+ENDS_A_NAME = frozenset("/\0")
+IS_DIRECTORY = 0o040000
+IS_FORMAT = 0o170000
+
+
+def launch(release: str, plan_path: str, workspace: str, session: str, environ: t.Mapping[str, str]) -> t.NoReturn:
+    """Become the slot's CLI inside its sandbox; Refusal if anything is not as it was compiled."""
+    digests = verify_release(release)
+    records = read_plan(plan_path)
+    slot = value(records, "slot")
+    opened = open_session(slot, session)
+    try:
+        check_enabled(records)
+        check_account(records)
+        check_standard_streams()
+        path = workspace_path(records, workspace)
+        check_mounts(records, path)
+        check_identity(records)
+        words = [word for (word,) in values(records, "command")] + opened.arguments
+        keep = [opened.status]
+        options = bwrap_options(records, path, session, environ)
+        options += ["--json-status-fd", str(opened.status), "--seccomp", str(_keep(keep, _memory(read_checked(f"{release}/lib/seccomp.bpf"))))]
+        for content, target in values(records, "data"):
+            options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(os.fsencode(content)))), target]
+        options += seals(records)
+        arguments = _keep(keep, _memory(b"".join(os.fsencode(word) + b"\0" for word in options)))
+        bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")
+        close_all_but({*keep, bwrap})
+        reset_signals()
+        os.umask(0o077)
+        os.execve(bwrap, ["bwrap", "--args", str(arguments), "--", *words], {})
+    except Refusal as refusal:
+        os.write(opened.status, f"{refusal.as_json()}\n".encode())
+        raise
+
+
+class Session:
+    """What slotctl left for the launcher: the CLI's arguments, and a descriptor for what bwrap reports."""
+
+    def __init__(self, arguments: list[str], status: int) -> None:
+        self.arguments, self.status = arguments, status
+
+
+def read_plan(path: str) -> list[Record]:
+    """Return the records of the plan at path, once sure that only root could have written it."""
+    cure = "converge the host with the playbook confined.slots.site"
+    try:
+        return load(read_checked(path))
+    except FileNotFoundError:
+        raise Refusal("policy-missing", f"{path} does not exist", cure) from None
+    except Untrusted as error:
+        raise Refusal("policy-tampered", str(error), cure) from None
+    except BadPlan as error:
+        raise Refusal("policy-tampered" if error.tampered else "policy-invalid", f"{path}: {error}", cure) from None
+    except OSError as error:
+        raise Refusal("policy-missing", f"{path} cannot be read: {error.strerror}", cure) from None
+
+
+def open_session(slot: str, session: str) -> Session:
+    """Return what slotctl left for this session; a launch that slotctl did not record is refused."""
+    base = run_directory(slot, session)
+    cure = f"start sessions with 'slotctl run {slot}'"
+    if not session or ENDS_A_NAME.intersection(session) or session.startswith("."):
+        raise Refusal("audit-unavailable", f"{session!r:.80} is no session", cure)
+    try:
+        words = read_checked(f"{base}.args").split(b"\0")[:-1]
+        status = os.open(f"{base}.status", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    except (OSError, Untrusted) as error:
+        raise Refusal("audit-unavailable", f"session {session} has no record: {error}", cure) from None
+    if os.fstat(status).st_uid != 0:
+        raise Refusal("audit-unavailable", f"{base}.status is not root's", cure)
+    return Session([os.fsdecode(word) for word in words], status)
+
+
+def check_enabled(records: list[Record]) -> None:
+    """Refuse a slot that its operator has switched off."""
+    if value(records, "enabled") != "yes":
+        slot = value(records, "slot")
+        raise Refusal("slot-disabled", f"slot {slot} is declared with enabled: false", "enable it in the inventory and converge")
+
+
+def check_account(records: list[Record]) -> None:
+    """Refuse to run as anybody but the slot's account with no other group: a group hidden by the sandbox still opens files."""
+    ((uid, gid),) = values(records, "ids")
+    cure = f"start sessions with 'slotctl run {value(records, 'slot')}'"
+    if set(os.getresuid()) != {int(uid)} or set(os.getresgid()) != {int(gid)}:
+        raise Refusal("sandbox-unavailable", f"running as uid {os.getuid()} and gid {os.getgid()}, not as {uid} and {gid}", cure)
+    extra = sorted(set(os.getgroups()) - {int(gid)})
+    if extra:
+        raise Refusal("sandbox-unavailable", f"the process is in other groups: {extra}", f"{cure}; converge if the account is in them")
+
+
+def check_standard_streams() -> None:
+    """Refuse a directory as standard stream: through it the CLI would walk the host."""
+    for descriptor, name in enumerate(("input", "output", "error")):
+        try:
+            kind = os.fstat(descriptor).st_mode & IS_FORMAT
+        except OSError:
+            raise Refusal("sandbox-unavailable", f"standard {name} is closed", "give it /dev/null") from None
+        if kind == IS_DIRECTORY:
+            raise Refusal("sandbox-unavailable", f"standard {name} is a directory", "give it a file, a pipe or /dev/null")
+
+
+def workspace_path(records: list[Record], name: str) -> str:
+    """Return the directory of the workspace called name."""
+    known = dict(t_pair for t_pair in values(records, "workspace"))
+    if name not in known:
+        slot = value(records, "slot")
+        raise Refusal("workspace-unknown", f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}", f"see 'slotctl status {slot}'")
+    return known[name]
+
+
+def check_mounts(records: list[Record], workspace: str) -> None:
+    """Refuse if the source of a bind is gone, or if the slot could have put another in its place."""
+    ((uid, gid),) = values(records, "ids")
+    cure = "mend it, or converge the host with the playbook confined.slots.site"
+    seen: set[str] = set()
+    for source in [workspace, *(bind[1] for bind in values(records, "bind"))]:
+        path = os.path.realpath(source)
+        try:
+            os.stat(path)
+        except OSError as error:
+            raise Refusal("policy-invalid", f"bind source {_chain(source)}: {error.strerror}", cure) from None
+        parent = os.path.dirname(path)
+        while parent not in seen:
+            seen.add(parent)
+            found = os.stat(parent)
+            writable = found.st_mode & 0o002 or found.st_uid == int(uid) or (found.st_gid == int(gid) and found.st_mode & 0o020)
+            if writable:
+                raise Refusal("policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure)
+            parent = os.path.dirname(parent)
+    for source in (workspace, value(records, "home")):
+        found = os.lstat(source)
+        if found.st_mode & IS_FORMAT != IS_DIRECTORY or found.st_uid != int(uid):
+            raise Refusal("policy-invalid", f"{source} is no directory of the slot's own", cure)
+
+
+def check_identity(records: list[Record]) -> None:
+    """Refuse an executable that is missing, that others than root can write, or whose bytes are not those that were compiled."""
+    cure = "converge the host with the playbook confined.slots.site"
+    for path, wanted, stamp in values(records, "identity"):
+        try:
+            descriptor = os.open(os.path.realpath(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise Refusal("provider-missing", f"{_chain(path)}: {error.strerror}", cure) from None
+        try:
+            found = os.fstat(descriptor)
+            if found.st_uid != 0 or found.st_mode & 0o022:
+                raise Refusal("provider-changed", f"{path} can be written by others than root", cure)
+            if wanted != "distribution" and stamp_of(found) != stamp and sha256_of(descriptor) != wanted:
+                raise Refusal("provider-changed", f"{path} has not the bytes that were approved", cure)
+        finally:
+            os.close(descriptor)
+
+
+def stamp_of(found: os.stat_result) -> str:
+    """Return what changes whenever a file's bytes do: nobody but the kernel sets a ctime, so equal stamps spare the hashing."""
+    return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+
+
+def bwrap_options(records: list[Record], workspace: str, session: str, environ: t.Mapping[str, str]) -> list[str]:
+    """Return bwrap's options for the plan, in the plan's order; the command itself is not among them."""
+    run = run_directory(value(records, "slot"), session)
+    options = ["--clearenv", "--die-with-parent", "--chdir", workspace]
+    for keyword, *words in records:
+        if keyword == "flag":
+            options += words
+        elif keyword == "bind":
+            options += ["--bind" if words[0] == "rw" else "--ro-bind", words[1], words[2]]
+        elif keyword == "bind-workspace":
+            options += ["--bind", workspace, workspace]
+        elif keyword == "bind-run":
+            options += ["--bind", run, run]
+        elif keyword == "tmpfs":
+            options += ["--perms", words[0], "--size", words[1], "--tmpfs", words[2]]
+        elif keyword in ("symlink", "proc", "dev", "hostname"):
+            options += [f"--{keyword}", *words]
+        elif keyword == "set":
+            options += ["--setenv", *words]
+        elif keyword == "pass" and words[0] in environ:
+            options += ["--setenv", words[0], environ[words[0]]]
+        elif keyword == "credential":
+            options += ["--setenv", words[0], _credential(value(records, "slot"), words[0], environ)]
+    options += ["--setenv", "XDG_RUNTIME_DIR", run, "--setenv", "CONFINED_SESSION", session]
+    return options
+
+
+def seals(records: list[Record]) -> list[str]:
+    """Return the options that make mounts read-only once everything stands."""
+    return [word for (target,) in values(records, "seal") for word in ("--remount-ro", target)]
+
+
+def close_all_but(keep: set[int]) -> None:
+    """Close what the caller left open: a descriptor walks past every rule about paths. A missing /proc is a refusal."""
+    try:
+        found = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError as error:
+        raise Refusal("sandbox-unavailable", f"/proc/self/fd cannot be listed: {error.strerror}", "mount /proc") from None
+    for descriptor in found:
+        if descriptor > 2 and descriptor not in keep:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue  # the listing's own descriptor, closed by now
+
+
+def reset_signals() -> None:
+    """Give the CLI the default dispositions and an empty mask; Python and systemd ignore SIGPIPE, for one."""
+    for number in _signal.valid_signals():
+        if _signal.getsignal(number) == _signal.SIG_IGN:
+            _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
+
+
+def main(release: str, argv: list[str]) -> int:
+    """Run the launcher's command line; returns only with a refusal."""
+    json = argv[:1] == ["--json"]
+    words = argv[1:] if json else argv
+    try:
+        if len(words) != 3:
+            raise Refusal("slot-unknown", f"{len(words)} words given", "usage: slot-launcher [--json] PLAN WORKSPACE SESSION; start sessions with 'slotctl run SLOT'")
+        launch(release, words[0], words[1], words[2], os.environ)
+    except Refusal as refusal:
+        sys.stderr.write(f"{refusal.as_json()}\n" if json else f"slot-launcher: {refusal}\n")
+        return 125
+
+
+def _credential(slot: str, name: str, environ: t.Mapping[str, str]) -> str:
+    if not environ.get(name):
+        raise Refusal("credential-missing", f"{name} is not set or empty", f"declare the credential of slot {slot} in the inventory and converge")
+    return environ[name]
+
+
+def _memory(data: bytes) -> int:
+    descriptor = os.memfd_create("confined-slots", 0)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _keep(keep: list[int], descriptor: int) -> int:
+    keep.append(descriptor)
+    return descriptor
+
+
+def _chain(path: str) -> str:
+    """Return the path with each link it goes through, as people need it to find the broken one."""
+    hops = [path]
+    while os.path.islink(hops[-1]) and len(hops) < 8:
+        hops.append(os.path.join(os.path.dirname(hops[-1]), os.readlink(hops[-1])))
+    return " -> ".join(hops)

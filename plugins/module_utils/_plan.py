@@ -1,0 +1,103 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The launch plan: what the launcher obeys, one file of NUL-ended words.
+
+    confined-slots-plan 1 NUL sha256-of-the-rest NUL
+    keyword NUL value NUL ...          (each keyword has a fixed number of values)
+
+The order of the records that make mounts is the order of the mounts. Values are raw bytes on disk, so that any path
+can stand in a plan. On the launcher's hot path: imports os and what _manifest needs, no more.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ._manifest import sha256
+
+PLAN_FORMAT = 1
+MAGIC = f"confined-slots-plan {PLAN_FORMAT}"
+
+ARITY = {
+    "slot": 1,  # name
+    "enabled": 1,  # yes or no
+    "fingerprint": 1,  # of the effective policy
+    "ids": 2,  # uid and gid of the account
+    "workspace": 2,  # name, path
+    "home": 1,  # HOME of the session
+    "command": 1,  # one word of the fixed part of the command line, the executable first
+    "identity": 3,  # path, sha256 or "distribution", stamp of the file when it was hashed
+    "flag": 1,  # an option of bwrap without a value
+    "hostname": 1,
+    "bind": 3,  # ro or rw, source, target
+    "bind-workspace": 0,  # the chosen workspace, read-write
+    "bind-run": 0,  # the session's run directory, read-write
+    "data": 2,  # content, target: a read-only file made of the plan itself
+    "symlink": 2,  # content, target
+    "tmpfs": 3,  # octal permissions, size in bytes, target
+    "proc": 1,
+    "dev": 1,
+    "seal": 1,  # remounted read-only
+    "set": 2,  # environment: name, value
+    "pass": 1,  # environment: name taken from the caller if it is there
+    "credential": 1,  # environment: name that must be there and not empty
+    "policy": 1,  # the effective policy as JSON, for people and slotctl
+}
+ONCE = ("slot", "enabled", "fingerprint", "ids", "home", "policy")
+
+Record = tuple[str, ...]
+
+
+class BadPlan(ValueError):
+    """The bytes are no launch plan; `tampered` tells a wrong hash from a plan of another format."""
+
+    def __init__(self, message: str, *, tampered: bool) -> None:
+        super().__init__(message)
+        self.tampered = tampered
+
+
+def dump(records: list[Record]) -> bytes:
+    """Return the plan's bytes."""
+    for record in records:
+        if ARITY.get(record[0]) != len(record) - 1:
+            raise ValueError(f"{record[0]!r} with {len(record) - 1} values is no record of a plan")
+        if any("\0" in word for word in record):
+            raise ValueError(f"a NUL cannot stand in a plan: {record!r}")
+    body = b"".join(os.fsencode(word) + b"\0" for record in records for word in record)
+    return f"{MAGIC}\0{sha256(body)}\0".encode() + body
+
+
+def load(data: bytes) -> list[Record]:
+    """Return the records of a plan; BadPlan unless every byte is as it was compiled."""
+    magic, _, rest = data.partition(b"\0")
+    if magic != MAGIC.encode():
+        raise BadPlan(f"it is not of format {PLAN_FORMAT}", tampered=False)
+    digest, _, body = rest.partition(b"\0")
+    if digest != sha256(body).encode():
+        raise BadPlan("its bytes are not those that were compiled", tampered=True)
+    words = os.fsdecode(body).split("\0")
+    if words.pop() != "":
+        raise BadPlan("it ends within a word", tampered=False)
+    records: list[Record] = []
+    position = 0
+    while position < len(words):
+        keyword = words[position]
+        end = position + 1 + ARITY.get(keyword, len(words))
+        if end > len(words):
+            raise BadPlan(f"{keyword!r:.80} is no record, or ends too early", tampered=False)
+        records.append(tuple(words[position:end]))
+        position = end
+    for keyword in ONCE:
+        if sum(record[0] == keyword for record in records) != 1:
+            raise BadPlan(f"it needs {keyword!r} exactly once", tampered=False)
+    return records
+
+
+def values(records: list[Record], keyword: str) -> list[Record]:
+    """Return the values of each record with this keyword, in order."""
+    return [record[1:] for record in records if record[0] == keyword]
+
+
+def value(records: list[Record], keyword: str) -> str:
+    """Return the first value of the only record with this keyword."""
+    return values(records, keyword)[0][0]
