@@ -30,6 +30,25 @@ class Owned:
 
 ROOT_DIRECTORY = Owned(0, 0, 0o755)
 
+# Ubuntu has it root:syslog 0775; what stands below is checked in turn, so that group can hide logs, not redirect root.
+_GROUP_WRITABLE = ("/var/log",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What stands at a path: `directory`, `file`, `link` or `other`, whose it is, how many names (hard links) it has."""
+
+    kind: str
+    owned: Owned
+    names: int = 1
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Found:
+        """Return it from what stat(2) says."""
+        kinds = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+        owned = Owned(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+        return cls(kinds.get(stat.S_IFMT(status.st_mode), "other"), owned, status.st_nlink)
+
 
 @contextlib.contextmanager
 def trusted_directory(path: str) -> t.Iterator[int]:
@@ -70,6 +89,28 @@ def read(path: str, limit: int = 1 << 24) -> bytes | None:
     if len(data) > limit:
         raise UnsafePath(f"{path} is larger than {limit} bytes")
     return data
+
+
+def look(path: str) -> Found | None:
+    """Return what stands at path, None if nothing does; no link is followed, and one on the way raises UnsafePath."""
+    try:
+        with _way_to(path) as (parent, name):
+            return Found.of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+def names(path: str) -> list[str]:
+    """Return the sorted names in a directory, reached without following links; UnsafePath if one is in the way."""
+    with _way_to(path) as (parent, name):
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except NotADirectoryError:
+            raise UnsafePath(f"{path} is a link or no directory; root does not go through it") from None
+    try:
+        return sorted(os.listdir(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def owned(path: str) -> Owned | None:
@@ -134,6 +175,26 @@ def remove(path: str) -> None:
         os.unlink(os.path.basename(path), dir_fd=parent)
 
 
+@contextlib.contextmanager
+def _way_to(path: str) -> t.Iterator[tuple[int, str]]:
+    """Yield a descriptor (for walking only) of the directory that holds path, and the last name; links are not followed."""
+    *way, last = [part for part in path.split("/") if part]
+    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for position, name in enumerate(way, 1):
+            try:
+                step = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            except NotADirectoryError:
+                walked = "/" + "/".join(way[:position])
+                raise UnsafePath(f"{walked} is a link or no directory; root does not go through it") from None
+            os.close(descriptor)
+            descriptor = step
+        yield descriptor, last
+    finally:
+        os.close(descriptor)
+
+
 def _check_trusted(found: os.stat_result, path: str) -> None:
-    if found.st_uid != 0 or found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+    tolerated = 0o002 if path in _GROUP_WRITABLE else 0o022
+    if found.st_uid != 0 or (found.st_mode & tolerated and not found.st_mode & stat.S_ISVTX):
         raise UnsafePath(f"{path} can be written by others than root (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})")
