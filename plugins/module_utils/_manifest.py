@@ -96,17 +96,16 @@ def entries(manifest: bytes) -> dict[str, str]:
     last = ""
     for number in range(start + 1, len(lines)):
         text = lines[number]
-        if not text.startswith("  "):
-            if text not in (" }", " },") or not listed or lines[number - 1].endswith(","):
-                break
-            return listed
         more = text.endswith(",")
         path, value = _parse(text[:-1] if more else text)
-        ends = lines[number + 1 : number + 2] in ([" }"], [" },"])
-        if path <= last or more is ends:
+        if path <= last:
             break
         listed[path] = value
         last = path
+        if not more:
+            if lines[number + 1 : number + 2] in ([" }"], [" },"]):
+                return listed
+            break
     raise Untrusted(f"{MANIFEST} is not in its canonical form")
 
 
@@ -166,7 +165,7 @@ def verify_release(directory: str) -> dict[str, str]:
     the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
     """
     try:
-        listed = _verify(directory, "", None)
+        listed = check_tree(directory)
     except Untrusted as error:
         raise Refusal("launcher-tampered", str(error), RELEASE_CURE) from None
     except OSError as error:
@@ -181,7 +180,7 @@ def verify_tree(directory: str, tree: str, paths: tuple[str, ...] | None = None)
     unlisted may stand there. Refusal `provider-missing` or `provider-changed` names the file or directory at fault.
     """
     try:
-        return _verify(directory, tree, paths)
+        return check_tree(directory, tree, paths)
     except Untrusted as error:
         raise Refusal("provider-changed", str(error), PROVIDER_CURE) from None
     except FileNotFoundError as error:
@@ -227,7 +226,8 @@ def resolve(path: str, listed: dict[str, str]) -> str:
     return found
 
 
-def _verify(directory: str, tree: str, paths: tuple[str, ...] | None) -> dict[str, str]:
+def check_tree(directory: str, tree: str = "", paths: tuple[str, ...] | None = None) -> dict[str, str]:
+    """Do the work of verify_release (no tree given) and verify_tree; Untrusted or OSError instead of a refusal."""
     descriptor = open_trusted(directory)
     try:
         if os.fstat(descriptor).st_mode & 0o7777 != DIRECTORY_MODE:

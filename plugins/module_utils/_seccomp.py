@@ -1,0 +1,52 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The seccomp filter of every session: no TIOCSTI, no TIOCLINUX, so that nothing is typed into the caller's terminal.
+
+Run as a script (`python3 -I _seccomp.py`), it writes the filter in the kernel's form to standard output. libseccomp
+makes it, through the distribution's python3-seccomp.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import sys
+import tempfile
+import typing as t
+
+TIOCSTI = 0x5412
+TIOCLINUX = 0x541C
+
+# The kernel compares only the low 32 bits of ioctl's request: so does the filter (CVE-2019-10063).
+REQUEST_MASK = 0xFFFFFFFF
+
+# Other ways into the same kernel; unlisted architectures are killed by libseccomp's default for them.
+OTHER_ARCHITECTURES = {"x86_64": ("X86", "X32"), "aarch64": ("ARM",)}
+
+
+def program(seccomp: t.Any, machine: str) -> bytes:
+    """Return the filter for a machine (as uname -m says it), made by the given module `seccomp`."""
+    rules = seccomp.SyscallFilter(seccomp.ALLOW)
+    for name in OTHER_ARCHITECTURES.get(machine, ()):
+        rules.add_arch(getattr(seccomp.Arch, name))
+    for request in (TIOCSTI, TIOCLINUX):
+        rules.add_rule(seccomp.ERRNO(errno.EPERM), "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, REQUEST_MASK, request))
+    with tempfile.TemporaryFile() as out:
+        rules.export_bpf(out)
+        out.seek(0)
+        return out.read()
+
+
+def main() -> int:
+    """Write the filter to standard output."""
+    try:
+        import seccomp  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        print("python3-seccomp is missing", file=sys.stderr)
+        return 1
+    sys.stdout.buffer.write(program(seccomp, platform.machine()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
