@@ -1,0 +1,10 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Every target is one command of tests/tools, which needs nothing but Python's standard library.
+
+PYTHON ?= python3
+
+help setup demo test lint unit sanity molecule bench clean:
+	@exec $(PYTHON) -B tests/tools $@
+
+.PHONY: help setup demo test lint unit sanity molecule bench clean

@@ -1,0 +1,358 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The work behind `make`: each command is a list of steps. Standard library only, for it makes the environment itself."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import types
+import typing as t
+
+from machine import HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
+from steps import Failed, Log, Missing, Step, Workbench, say
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+COLLECTIONS = BUILD / "collections"
+RESULTS = BUILD / "results"
+REQUIREMENTS = ROOT / "requirements" / "tests.txt"
+HOSTS = ("python3", str(ROOT / "tests" / "hosts" / "hosts.py"))
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "confined-slots")
+
+machine = Machine(ROOT, BUILD)
+
+# What a step is called where another one needs it.
+PACKAGES = "packages of this machine"
+VENV = "virtual environment"
+DOCKER = "docker"
+IMAGES = "images of the test hosts"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of every step: this checkout's tools first, nothing of the user's Ansible or Python."""
+    foreign = ("ANSIBLE_", "MOLECULE_", "PYTEST_", "PYTHON", "MYPY", "VIRTUAL_ENV", "RUFF_", "LC_", "LANG")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | {
+        "PATH": f"{machine.venv / 'bin'}:{os.environ.get('PATH', '')}:{SYSTEM_PATH}",
+        "LC_ALL": "C.UTF-8",
+        "NO_COLOR": "1",
+        "PYTHONPYCACHEPREFIX": str(BUILD / "pycache"),
+        "ANSIBLE_CONFIG": "/dev/null",
+        "ANSIBLE_HOME": str(BUILD / "ansible"),
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+        "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_INJECT_FACT_VARS": "false",
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(BUILD / "molecule"),
+        "MOLECULE_COMMAND_BORDERS": "0",
+    }
+
+
+def command(*argv: str, cwd: pathlib.Path = ROOT, **environment: str) -> t.Callable[[Log], None]:
+    """Return the action that runs one program in the checkout."""
+    return lambda log: log.run(*argv, cwd=cwd, **environment)
+
+
+# --- setup ------------------------------------------------------------------------------------------------------------
+
+
+def link_collection(log: Log) -> None:
+    """Show the checkout under the path by which Ansible and Python know a collection."""
+    link = COLLECTIONS / "ansible_collections" / "confined" / "slots"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(ROOT)
+    elif link.readlink() != ROOT:
+        raise Failed(f"{link} points to {link.readlink()} [make clean]")
+
+
+def setup() -> list[Step]:
+    """Return the steps that everything else needs."""
+    return [
+        Step(PACKAGES, lambda log: machine.install(log, PROGRAMS)),
+        Step(VENV, lambda log: machine.make_venv(log, REQUIREMENTS)),
+        Step("path of the collection", link_collection),
+    ]
+
+
+def hosts() -> list[Step]:
+    """Return the steps after which test hosts can be booted."""
+    needs = "packages of test hosts"
+    return [
+        Step(needs, lambda log: machine.install(log, HOST_PROGRAMS)),
+        Step(DOCKER, machine.start_docker, needs=(needs,)),
+        Step(IMAGES, command(*HOSTS, "image", "trixie", "bookworm"), needs=(DOCKER,)),
+    ]
+
+
+# --- linters ----------------------------------------------------------------------------------------------------------
+
+
+def listed_files() -> list[pathlib.Path]:
+    """Return the checkout's files: those that git has and those that it would add."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+    paths = sorted({pathlib.Path(os.fsdecode(name)) for name in listing.stdout.split(b"\0") if name})
+    return [path for path in paths if os.path.lexists(ROOT / path)]
+
+
+def scripts(interpreter: str) -> list[str]:
+    """Return the listed files without a suffix whose first line names the interpreter."""
+    found = []
+    for path in listed_files():
+        if path.suffix or not (ROOT / path).is_file():
+            continue
+        with (ROOT / path).open("rb") as file:
+            first = file.readline(200)
+        if re.match(rb"#!\S*[/ ]" + interpreter.encode() + rb"[0-9.]*\b", first) or re.match(
+            rb"#!/usr/bin/env " + interpreter.encode() + rb"\b", first
+        ):
+            found.append(str(path))
+    return found
+
+
+def mypy_core(log: Log) -> None:
+    """Check the core under the names it has on a host, and the tools of the tests."""
+    library = ROOT / "roles" / "launcher" / "files" / "release" / "lib"
+    packages = [f"--package={name}" for name in ("confined_slots", "slotctl") if (library / name).exists()]
+    if packages:
+        log.run("mypy", *packages, cwd=ROOT, MYPYPATH=str(library))
+    for script in scripts("python"):
+        log.run("mypy", "--scripts-are-modules", script, cwd=ROOT, MYPYPATH=str(library))
+    for tool in ("tools", "hosts"):
+        log.run("mypy", *map(str, sorted((ROOT / "tests" / tool).glob("*.py"))), cwd=ROOT, MYPYPATH=f"tests/{tool}")
+
+
+def mypy_collection(log: Log) -> None:
+    """Check the plugins under the names that Ansible gives them."""
+    package = "--package=ansible_collections.confined.slots.plugins"
+    log.run("mypy", "--namespace-packages", "--explicit-package-bases", package, cwd=ROOT, MYPYPATH=str(COLLECTIONS))
+
+
+def shellcheck(log: Log) -> None:
+    """Check every shell script."""
+    found = [str(path) for path in listed_files() if path.suffix == ".sh"] + scripts("bash") + scripts("sh")
+    log.run("shellcheck", *sorted(set(found)), cwd=ROOT)
+
+
+def lint() -> list[Step]:
+    """Return one step for each linter."""
+    docs = ("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--skip-rstcheck")
+    linters: dict[str, t.Callable[[Log], None]] = {
+        "ruff": command("ruff", "check", "--no-cache", *scripts("python"), "."),
+        "mypy, as installed on a host": mypy_core,
+        "mypy, as a collection": mypy_collection,
+        "yamllint": command("yamllint", "--strict", "."),
+        "ansible-lint": command("ansible-lint", "--offline"),
+        "shellcheck": shellcheck,
+        "antsibull-docs": command(*docs, "--validate-collection-refs", "self", "."),
+        "antsibull-changelog": command("antsibull-changelog", "lint"),
+    }
+    return [Step(title, action, needs=(VENV,), counted=True) for title, action in linters.items()]
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+
+def unit() -> list[Step]:
+    """Return the step of the unit tests."""
+    junit = RESULTS / "unit.xml"
+    pytest = command("python", "-m", "pytest", "tests/unit", f"--junitxml={junit}")
+    return [Step("unit tests", pytest, needs=(VENV,), junit=junit)]
+
+
+GET_PIP = '''\
+# ansible-test wants get-pip.py from a server of its own; the pip that Python brings along does the same.
+import ensurepip, subprocess, sys
+ensurepip.bootstrap()
+arguments = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
+sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *arguments]))
+'''
+
+
+def ansible_test_sanity(log: Log) -> None:
+    """Run ansible-test over a copy of the checkout's files, as it refuses links and what git ignores."""
+    copy = BUILD / "sanity" / "ansible_collections" / "confined" / "slots"
+    shutil.rmtree(copy, ignore_errors=True)
+    for path in listed_files():
+        target = copy / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, target, follow_symlinks=False)
+    # A home of its own, kept for other clones: the environments that ansible-test makes there take minutes.
+    home = CACHE / "ansible-test"
+    downloads = home / ".ansible" / "test" / "cache"
+    downloads.mkdir(parents=True, exist_ok=True)
+    for version in ("24_2", "25_2", "26_0"):
+        (downloads / f"get_pip_{version}.py").write_text(GET_PIP, encoding="ascii")
+    configuration = os.environ.get("XDG_CONFIG_HOME") or str(pathlib.Path.home() / ".config")
+    python = f"--python={sys.version_info.major}.{sys.version_info.minor}"
+    log.run("ansible-test", "sanity", "--color=no", python, cwd=copy, HOME=str(home), XDG_CONFIG_HOME=configuration)
+
+
+def sanity() -> list[Step]:
+    """Return the step of Ansible's own sanity tests."""
+    return [Step("ansible-test sanity", ansible_test_sanity, needs=(VENV,), counted=True)]
+
+
+def scenarios() -> list[str]:
+    """Return the molecule scenarios, the one that owns the hosts first."""
+    found = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+    return sorted(found, key=lambda name: name != "default")
+
+
+def molecule() -> list[Step]:
+    """Return one step for each scenario, all on the same hosts."""
+    boot = "boot of the test hosts"
+    steps = [Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
+    for name in scenarios():
+        test = command("molecule", "test", f"--scenario-name={name}", "--destroy=never", "--no-report")
+        junit = RESULTS / f"molecule-{name}.xml"
+        steps.append(Step(f"molecule {name}", test, needs=(boot,), counted=True, junit=junit))
+    return steps
+
+
+# --- demo and bench ---------------------------------------------------------------------------------------------------
+
+
+def playbook(name: str, state: pathlib.Path, *more: str) -> t.Callable[[Log], None]:
+    """Return the action that runs one of the collection's playbooks on the demo's hosts."""
+    inventories = [f"--inventory={ROOT / 'inventories' / 'demo'}", f"--inventory={state / 'inventory.json'}"]
+    return command("ansible-playbook", *inventories, *more, f"confined.slots.{name}")
+
+
+def unchanged(action: t.Callable[[Log], None]) -> t.Callable[[Log], None]:
+    """Return the action, failing when its recap speaks of changes."""
+
+    def check(log: Log) -> None:
+        action(log)
+        if changed := re.search(r"^\S+ +: ok=\d+ +changed=([1-9]\d*)", log.text(), re.MULTILINE):
+            raise Failed(f"{changed[1]} tasks changed something")
+
+    return check
+
+
+def demo() -> list[Step]:
+    """Return the steps of the demonstration on one throwaway host."""
+    state = BUILD / "demo"
+    report = f"--extra-vars=demo_report={RESULTS / 'demo.txt'}"
+    boot = "boot of the demo host"
+    first, again = "provision the host with three slots", "provision it again: nothing changes"
+    return [
+        Step(boot, command(*HOSTS, "boot", "--state", str(state), "trixie"), needs=(VENV, IMAGES)),
+        Step(first, playbook("site", state), needs=(boot,)),
+        Step(again, unchanged(playbook("site", state)), needs=(first,)),
+        Step("confined sessions: attacks and work", playbook("demo", state, report), needs=(first,)),
+    ]
+
+
+def bench() -> list[Step]:
+    """Return the steps that measure, on hosts of their own."""
+    state = BUILD / "bench"
+    boot = "boot of the bench host"
+    measure = command("python", "tests/bench", "--inventory", str(state / "inventory.json"), "--report", str(RESULTS / "bench.txt"))
+    return [
+        Step(boot, command(*HOSTS, "boot", "--state", str(state), "trixie"), needs=(VENV, IMAGES)),
+        Step("measurements", measure, needs=(boot,)),
+    ]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
+    "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts()),
+    "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts() + demo()),
+    "test": ("run every test", lambda: setup() + lint() + unit() + sanity() + hosts() + molecule()),
+    "lint": ("run the linters", lambda: setup() + lint()),
+    "unit": ("run the unit tests", lambda: setup() + unit()),
+    "sanity": ("run ansible-test sanity", lambda: setup() + sanity()),
+    "molecule": ("run the molecule scenarios on booted test hosts", lambda: setup() + hosts() + molecule()),
+    "bench": ("measure, on a booted test host", lambda: setup() + hosts() + bench()),
+}
+REPORTS = {"demo": RESULTS / "demo.txt", "bench": RESULTS / "bench.txt"}
+
+
+def remove_hosts(bench_environment: dict[str, str]) -> None:
+    """Remove the hosts of every command, also those that a killed run left."""
+    for name in ("hosts", "demo", "bench"):
+        if (BUILD / name).exists():
+            subprocess.run(
+                [*HOSTS, "remove", "--state", str(BUILD / name)],
+                stdin=subprocess.DEVNULL,
+                env=bench_environment,
+                check=False,
+            )
+
+
+def clean() -> int:
+    """Remove all that was made in this checkout: hosts, the virtual environment, build/."""
+    remove_hosts(environment())
+    for path in (BUILD, machine.venv):
+        shutil.rmtree(path, ignore_errors=True)
+    return 0
+
+
+def perform(name: str) -> int:
+    """Run a command's steps, clean up whatever happens, and return the exit status."""
+    logs = BUILD / "log" / name
+    for directory in (logs, RESULTS):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+    bench = Workbench(f"make {name}", logs, environment(), strict="CI" in os.environ)
+    try:
+        remove_hosts(bench.environment)
+        fine = bench.perform(COMMANDS[name][1]())
+    finally:
+        remove_hosts(bench.environment)
+        if note := machine.stop_docker(bench.environment):
+            say(note)
+    report = REPORTS.get(name)
+    if report and report.exists():
+        say(f"\n{report.read_text(encoding='utf-8')}")
+    summary = bench.summary()
+    (RESULTS / "summary.txt").write_text(f"{summary}\n", encoding="utf-8")
+    say(summary)
+    return 0 if fine else 1
+
+
+def interrupted(number: int, _frame: types.FrameType | None) -> t.NoReturn:
+    """Leave by way of every `finally`."""
+    raise SystemExit(128 + number)
+
+
+def main(argv: list[str]) -> int:
+    """Run one command and return the exit status."""
+    if len(argv) != 1 or argv[0] not in {*COMMANDS, "clean"}:
+        for name, (words, _) in COMMANDS.items():
+            say(f"  make {name:9} {words}")
+        say(f"  make {'clean':9} remove the hosts, .venv and build/")
+        return 0 if argv == ["help"] else 2
+    BUILD.mkdir(exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, interrupted)
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context((BUILD / "lock").open("a"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another make runs in this checkout [wait for it, or use another clone]")
+            return 1
+        return clean() if argv[0] == "clean" else perform(argv[0])
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 11):
+        sys.exit(f"Python {sys.version.split()[0]} is too old: the control node needs 3.11 or newer.")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,218 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Named steps, run one after the other: a line each on the terminal, everything they say in a log file of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import typing as t
+import xml.etree.ElementTree
+
+TAIL = 14
+WIDTH = 46
+
+
+class Failed(Exception):
+    """A step that did not do what it is for; the message is empty where the log's last lines say it all."""
+
+
+class Missing(Exception):
+    """A step that cannot run on this machine; the message names what is missing."""
+
+
+@dataclasses.dataclass
+class Log:
+    """One step's log file, and the way to run programs into it."""
+
+    path: pathlib.Path
+    environment: dict[str, str]
+
+    def write(self, text: str) -> None:
+        """Append a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text.rstrip("\n") + "\n")
+
+    def run(self, *argv: str, cwd: pathlib.Path | None = None, **environment: str) -> None:
+        """Run a program without a terminal, its output into the log; raise Failed unless it ends with 0."""
+        status = self.status(*argv, cwd=cwd, **environment)
+        if status:
+            raise Failed(f"{pathlib.Path(argv[0]).name} ended with {status}")
+
+    def status(self, *argv: str, cwd: pathlib.Path | None = None, **environment: str) -> int:
+        """Run a program as `run` does and return its exit status."""
+        self.write(f"$ {' '.join(argv)}")
+        with self.path.open("ab") as file:
+            try:
+                # A session of its own: an interrupt reaches this process alone, which then ends the whole group.
+                child = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    cwd=cwd,
+                    env=self.environment | environment,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise Failed(f"{argv[0]} is not installed") from error
+            try:
+                return child.wait()
+            except BaseException:
+                end_group(child)
+                raise
+
+    def text(self) -> str:
+        """Return all that the log holds."""
+        return self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+
+    def cause(self) -> list[str]:
+        """Return the few lines of the log that most likely name the cause."""
+        lines = [line.rstrip() for line in self.text().splitlines() if line.strip() and not line.startswith("$ ")]
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line)[:200] for line in lines]
+        for number in range(len(lines) - 1, -1, -1):
+            # Ansible goes on with other hosts and a recap after the line that matters.
+            if re.match(r"(fatal|failed): \[|\[ERROR\]|ERROR!", lines[number]):
+                return lines[number : number + TAIL]
+        return lines[-TAIL:]
+
+
+def end_group(child: subprocess.Popen[bytes], patience: float = 10) -> None:
+    """End a child and all it started, first politely."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            child.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What is done, what must have been done before, and how its tests are counted."""
+
+    title: str
+    action: t.Callable[[Log], None]
+    needs: tuple[str, ...] = ()
+    counted: bool = False
+    junit: pathlib.Path | None = None
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How one step went."""
+
+    step: Step
+    result: t.Literal["ok", "failed", "skipped"]
+    seconds: float = 0
+    passed: int = 0
+    failed: int = 0
+    reasons: list[str] = dataclasses.field(default_factory=list)
+
+
+def counts(path: pathlib.Path) -> tuple[int, int, list[str]]:
+    """Return how many tests of a junit file passed and failed, and the skipped ones with their reasons."""
+    passed = failed = 0
+    skipped = []
+    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif skip is not None and skip.get("type") != "pytest.xfail":
+            skipped.append(f"{case.get('name')}: {skip.get('message') or 'no reason given'}")
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+class Workbench:
+    """Runs steps, says how each goes, and sums up."""
+
+    def __init__(self, title: str, logs: pathlib.Path, environment: dict[str, str], *, strict: bool) -> None:
+        """Take the title of the whole, the directory of logs, and whether a step that cannot run is a failure."""
+        self.title = title
+        self.logs = logs
+        self.environment = environment
+        self.strict = strict
+        self.outcomes: list[Outcome] = []
+        self.started = time.monotonic()
+
+    def perform(self, steps: t.Sequence[Step]) -> bool:
+        """Run the steps whose needs are met and say whether none failed."""
+        offset = len(self.outcomes)
+        for number, step in enumerate(steps, offset + 1):
+            self.outcomes.append(self._perform(step, number, offset + len(steps)))
+        return not any(outcome.result == "failed" for outcome in self.outcomes)
+
+    def _perform(self, step: Step, number: int, total: int) -> Outcome:
+        log = Log(self.logs / f"{number:02}-{re.sub(r'[^a-z0-9]+', '-', step.title.lower()).strip('-')}.log", self.environment)
+        say(f"{number:3}/{total}  {step.title} {'.' * (WIDTH - len(step.title))} ", end="")
+        started = time.monotonic()
+        outcome = Outcome(step, "ok")
+        tail: list[str] = []
+        try:
+            self._require(step)
+            step.action(log)
+        except Missing as missing:
+            outcome.result = "failed" if self.strict else "skipped"
+            outcome.reasons.append(str(missing))
+        except Failed as failure:
+            outcome.result = "failed"
+            outcome.reasons.append(str(failure))
+            tail = log.cause()
+        outcome.seconds = time.monotonic() - started
+        self._count(outcome)
+        tests = f"  {outcome.passed} passed, {outcome.failed} failed" if step.junit and outcome.result != "skipped" else ""
+        say(f"{outcome.result if outcome.result != 'failed' else 'FAILED'}  {outcome.seconds:.1f} s{tests}")
+        if outcome.result != "ok":
+            for line in tail:
+                say(f"        | {line}")
+            for reason in outcome.reasons[:1]:
+                say(f"        {reason}")
+            if log.path.exists():
+                say(f"        log: {log.path}")
+        return outcome
+
+    def _require(self, step: Step) -> None:
+        for outcome in self.outcomes:
+            if outcome.step.title in step.needs and outcome.result != "ok":
+                if outcome.result == "failed":
+                    raise Failed(f"not run, since '{outcome.step.title}' failed")
+                raise Missing(outcome.reasons[0])
+
+    def _count(self, outcome: Outcome) -> None:
+        junit = outcome.step.junit
+        if junit and junit.exists():
+            outcome.passed, outcome.failed, skipped = counts(junit)
+            outcome.reasons += skipped
+        if outcome.result == "failed" and not outcome.failed:
+            outcome.failed = 1
+        elif outcome.result == "ok" and outcome.step.counted:
+            outcome.passed += 1
+
+    def summary(self) -> str:
+        """Print what failed and what was skipped, and return the closing line."""
+        passed = sum(outcome.passed for outcome in self.outcomes)
+        failed = sum(outcome.failed for outcome in self.outcomes)
+        say(f"\n{self.title}: {len(self.outcomes)} steps in {time.monotonic() - self.started:.0f} s, logs in {self.logs}")
+        for outcome in self.outcomes:
+            if outcome.result == "failed":
+                say(f"  FAILED   {outcome.step.title}")
+            for reason in outcome.reasons if outcome.result != "failed" else []:
+                say(f"  skipped  {outcome.step.title}: {reason}")
+        return f"{passed} passed, {failed} failed"
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print at once, also where the output is a pipe."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
