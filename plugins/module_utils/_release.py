@@ -31,8 +31,8 @@ PYTHON = "/usr/bin/python3"
 BWRAP = "/usr/bin/bwrap"
 BWRAP_SAFE = (0, 12)
 BWRAP_WARNING = (
-    "bubblewrap {version} is older than 0.12 and has CVE-2026-87766: slots are compiled so that no mount point lies below"
-    " a path they can write [upgrade the package bubblewrap when the distribution has 0.12]"
+    "bubblewrap {version} is older than 0.12 and has CVE-2026-87766: slots are compiled so that no mount point lies"
+    " below a path they can write [upgrade the package bubblewrap when the distribution has 0.12]"
 )
 LOCK_SECONDS = 60
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -44,6 +44,10 @@ _UNKNOWN = "unknown"
 
 class ReleaseError(Exception):
     """Something that cannot be done with the releases: one sentence, the cure in brackets."""
+
+
+class Lacking(ReleaseError):
+    """A package that the host lacks: a converge would have installed it, a check run has not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +106,7 @@ def verify_release(name: str | None = None, root: str = _layout.OPT) -> dict[str
         if name is None:
             raise Refusal("launcher-tampered", f"{root}/current leads to no release", "converge again")
     if not _NAME.match(name) or not os.path.isdir(f"{root}/releases/{name}"):
-        raise ReleaseError(f"there is no release {printable(name)} [`slotctl release list` shows those there are]")
+        raise ReleaseError(f"there is no release {printable(name)} [see `slotctl release list`]")
     return _manifest.verify_release(f"{root}/releases/{name}")
 
 
@@ -128,11 +132,11 @@ def plan_rollback(found: Found, target: str | None, formats: t.Mapping[str, int]
         chosen = max((one for one in earlier if one.fault is None), key=lambda one: one.sequence, default=None)
         if chosen is None:
             why = f"{earlier[0].name} was tampered with" if earlier else "there is none, or all are withdrawn"
-            raise ReleaseError(f"no release before {active.name} can be used: {why} [name one of `slotctl release list`]")
+            raise ReleaseError(f"no release before {active.name} can be used: {why} [see `slotctl release list`]")
     else:
         chosen = next((one for one in found.releases if one.name == target), None)
         if chosen is None:
-            raise ReleaseError(f"there is no release {printable(target)} [`slotctl release list` shows those there are]")
+            raise ReleaseError(f"there is no release {printable(target)} [see `slotctl release list`]")
         if chosen.fault is not None:
             raise ReleaseError(f"release {chosen.name} was tampered with: {chosen.fault} [converge again]")
     if chosen.active:
@@ -140,8 +144,8 @@ def plan_rollback(found: Found, target: str | None, formats: t.Mapping[str, int]
     for slot, number in sorted(formats.items()):
         if number != chosen.plan_format:
             raise ReleaseError(
-                f"release {chosen.name} reads plans of format {chosen.plan_format}, the plan of slot {printable(slot)} has"
-                f" format {number} [check out the collection {chosen.version} and converge with it]"
+                f"release {chosen.name} reads plans of format {chosen.plan_format}, the plan of slot {printable(slot)}"
+                f" has format {number} [check out the collection {chosen.version} and converge with it]"
             )
     steps = [Step(f"release {chosen.name}", "restore", "withdrawn", "usable")] if chosen.withdrawn else []
     steps.append(Step("release", "switch", active.name, chosen.name))
@@ -165,7 +169,7 @@ def apply_rollback(found: Found, steps: t.Iterable[Step], root: str = _layout.OP
 
 
 def find(root: str = _layout.OPT) -> Found:
-    """Return what stands below root; every release is verified."""
+    """Return what stands below root, every release verified; nothing at all if there is no root yet."""
     directory = f"{root}/releases"
     current = _current(root)
     record = _read_record(root)
@@ -254,7 +258,7 @@ def origin_on_host(source: str, bwrap: str = BWRAP) -> Origin:
     except _files.UnsafePath as error:
         raise ReleaseError(f"{error} [mend it]") from None
     if data is None:
-        raise ReleaseError(f"{bwrap} is missing [install the package bubblewrap; the role launcher does]")
+        raise Lacking(f"{bwrap} is missing [install the package bubblewrap; the role launcher does]")
     version = _run([bwrap, "--version"]).decode("ascii", "replace").strip().rpartition(" ")[2]
     tag = _run([PYTHON, "-IS", "-c", "import sys; print(sys.implementation.cache_tag, sys.version_info >= (3, 10))"])
     python, _, recent = tag.decode("ascii", "replace").strip().partition(" ")
@@ -436,6 +440,8 @@ def _bwrap(origin: Origin) -> bytes:
 
 
 def _seccomp(directory: str) -> bytes:
+    if _run([PYTHON, "-I", "-c", "import importlib.util as u; print(u.find_spec('seccomp') is None)"]) == b"True\n":
+        raise Lacking(f"{PYTHON} lacks the module seccomp [install the package python3-seccomp]")
     data = _run([PYTHON, "-I", f"{directory}/lib/confined_slots/_seccomp.py"])
     if not data or len(data) % 8:
         raise Untrusted("the seccomp filter is no sequence of instructions")
@@ -443,7 +449,7 @@ def _seccomp(directory: str) -> bytes:
 
 
 def _bytecode(directory: str) -> dict[str, bytes]:
-    """Return the compiled modules of a release: they save the launcher half of its start, and nobody writes them later."""
+    """Return the compiled modules of a release: they save much of the launcher's start, and nobody adds any later."""
     options = ["--invalidation-mode", "unchecked-hash", "-q", "-f", "-s", directory]
     _run([PYTHON, "-sSB", "-m", "compileall", *options, f"{directory}/lib"])
     compiled = {}

@@ -37,16 +37,12 @@ def program(seccomp: t.Any, machine: str) -> bytes:
         return out.read()
 
 
-def main() -> int:
+def main() -> None:
     """Write the filter to standard output."""
-    try:
-        import seccomp  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        print("python3-seccomp is missing", file=sys.stderr)
-        return 1
+    import seccomp  # type: ignore[import-not-found, unused-ignore]
+
     sys.stdout.buffer.write(program(seccomp, platform.machine()))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

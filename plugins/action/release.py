@@ -1,0 +1,69 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller's side of the module release: tells the host what the release is made of, sends it only if need be."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import typing as t
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.confined.slots.plugins.module_utils import _archive, _manifest, _release, _version
+
+IMAGE = os.path.normpath(os.path.join(os.path.dirname(__file__), "../../roles/launcher/files/release"))
+
+
+def is_executable(path: str, _mode: int) -> bool:
+    """Return whether a file of the image is a program: its place says so, whatever a checkout made of its mode."""
+    return path.startswith("bin/")
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]
+    """Runs the module once, and once more with the archive if the host lacks it."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """Return the module's result."""
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        if arguments.get("state", "present") != "present":
+            return self._module(arguments, task_vars)
+        image = os.path.expanduser(arguments.get("image") or IMAGE)
+        arguments["version"] = str(arguments.get("version") or _version.VERSION)
+        try:
+            tree = _archive.collect(image, follow=True, executables=is_executable)
+            manifest = _release.source_manifest(tree.listed, arguments["version"])
+            arguments["source"] = _manifest.sha256(manifest)
+            result = self._module(arguments, task_vars)
+            if result.get("needs_archive") and not result.get("failed"):
+                arguments["archive"] = self._send(tree, manifest)
+                result = self._module(arguments, task_vars)
+        except (_manifest.Untrusted, OSError) as error:
+            raise AnsibleActionFail(f"the release cannot be packed: {error} [mend the collection's {image}]") from error
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return result
+
+    def _module(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        return t.cast(
+            dict[str, t.Any],
+            self._execute_module(
+                module_name="confined.slots.release", module_args=arguments, task_vars=task_vars, wrap_async=False
+            ),
+        )
+
+    def _send(self, tree: _archive.Tree, manifest: bytes) -> str:
+        if not self._connection._shell.tmpdir:
+            self._make_tmp_path()
+        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "release.tar.gz")
+        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
+            _archive.pack(tree, manifest, t.cast(t.IO[bytes], file))
+            file.flush()
+            self._transfer_file(file.name, remote)
+        self._fixup_perms2((self._connection._shell.tmpdir, remote))
+        return t.cast(str, remote)
