@@ -92,6 +92,7 @@ def open_session(slot: str, session: str) -> Session:
         raise Refusal("audit-unavailable", f"session {session} has no record: {error}", cure) from None
     if os.fstat(status).st_uid != 0:
         raise Refusal("audit-unavailable", f"{base}.status is not root's", cure)
+    os.set_inheritable(status, True)
     return Session([os.fsdecode(word) for word in words], status)
 
 
