@@ -16,11 +16,6 @@ from ansible_collections.confined.slots.plugins.module_utils import _archive, _m
 IMAGE = os.path.normpath(os.path.join(os.path.dirname(__file__), "../../roles/launcher/files/release"))
 
 
-def is_executable(path: str, _mode: int) -> bool:
-    """Return whether a file of the image is a program: its place says so, whatever a checkout made of its mode."""
-    return path.startswith("bin/")
-
-
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Runs the module once, and once more with the archive if the host lacks it."""
 
@@ -36,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         image = os.path.expanduser(arguments.get("image") or IMAGE)
         arguments["version"] = str(arguments.get("version") or _version.VERSION)
         try:
-            tree = _archive.collect(image, follow=True, executables=is_executable)
+            tree = _archive.collect(image, image=True)
             manifest = _release.source_manifest(tree.listed, arguments["version"])
             arguments["source"] = _manifest.sha256(manifest)
             result = self._module(arguments, task_vars)

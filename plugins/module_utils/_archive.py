@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import typing as t
@@ -26,8 +27,7 @@ from ._refusals import printable
 
 _CHUNK = 1 << 20
 _MANIFEST_LIMIT = 1 << 26
-_SKIPPED_DIRECTORIES = ("__pycache__",)
-_SKIPPED_ENDINGS = (".pyc", ".pyo", ".swp", "~")
+_IMAGE = re.compile(r"bin/[a-z-]+\Z|lib/(?:[a-z_]+/)+[a-z_]+\.py\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Tree:
     sources: dict[str, str] = dataclasses.field(repr=False)
 
 
-def collect(root: str, *, follow: bool, executables: t.Callable[[str, int], bool] | None = None) -> Tree:
-    """Return the tree below root; with follow, links are read as what they lead to, otherwise kept and checked.
+def collect(root: str, *, image: bool = False) -> Tree:
+    """Return the tree below root; Untrusted names a special file.
 
-    A file is executable if `executables` (path, mode) says so, by default if its owner may execute it. Left-overs of
-    Python and of editors are skipped. Untrusted names a special file, or a link that leads out of the tree.
+    A provider's tree is taken whole, its links kept (`check_links` is the caller's care), a file being executable if
+    its owner may execute it. With image it is a release's: links are read as what they lead to, only `bin/*` and
+    `lib/**/*.py` are taken (no left-overs of tools), and the place says what is executable, whatever a checkout did.
     """
-    is_executable = executables or (lambda _path, mode: bool(mode & stat.S_IXUSR))
     listed: dict[str, str] = {}
     sources: dict[str, str] = {}
     pending = [("", root)]
@@ -52,16 +52,16 @@ def collect(root: str, *, follow: bool, executables: t.Callable[[str, int], bool
         prefix, directory = pending.pop()
         for name in sorted(os.listdir(directory)):
             path, source = prefix + name, os.path.join(directory, name)
-            status = os.stat(source) if follow else os.lstat(source)
+            status = os.stat(source) if image else os.lstat(source)
             if stat.S_ISDIR(status.st_mode):
-                if name not in _SKIPPED_DIRECTORIES:
-                    pending.append((path + "/", source))
+                pending.append((path + "/", source))
             elif stat.S_ISLNK(status.st_mode):
                 listed[path] = LINK + os.readlink(source)
             elif not stat.S_ISREG(status.st_mode):
                 raise Untrusted(f"{printable(source)} is no file, directory or link")
-            elif not name.endswith(_SKIPPED_ENDINGS):
-                mode = "0555" if is_executable(path, status.st_mode) else "0444"
+            elif not image or _IMAGE.match(path):
+                executable = path.startswith("bin/") if image else status.st_mode & stat.S_IXUSR
+                mode = "0555" if executable else "0444"
                 listed[path] = f"{mode} {digest_of(source)}"
                 sources[path] = source
     check_links(listed)
@@ -200,7 +200,7 @@ def parent_of(directory: str, path: str) -> t.Iterator[tuple[int, str]]:
 
 def _unpack_members(tar: tarfile.TarFile, listed: t.Mapping[str, str], directory: str) -> None:
     seen = set()
-    for member in tar:
+    for member in iter(tar.next, None):
         value = listed.get(member.name)
         if value is None or member.name in seen or member.issym() is not value.startswith(LINK):
             raise Untrusted(f"the archive holds {printable(member.name)}, which its {MANIFEST} does not list so")
