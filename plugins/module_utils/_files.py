@@ -36,7 +36,7 @@ _GROUP_WRITABLE = ("/var/log",)
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What stands at a path: `directory`, `file`, `link` or `other`, whose it is, how many names (hard links) it has."""
+    """What stands at a path: `directory`, `file`, `link` or `other`, whose it is, and how many hard links it has."""
 
     kind: str
     owned: Owned
@@ -177,7 +177,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def _way_to(path: str) -> t.Iterator[tuple[int, str]]:
-    """Yield a descriptor (for walking only) of the directory that holds path, and the last name; links are not followed."""
+    """Yield a descriptor (to walk on only) of the directory that holds path, and the last name; follows no link."""
     *way, last = [part for part in path.split("/") if part]
     descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -158,9 +158,7 @@ def as_text(owned: Owned) -> str:
     return f"{uid}:{gid} {owned.mode:04o}"
 
 
-def read_accounts(
-    passwd: str, group: str, slots: t.Sequence[Slot]
-) -> tuple[dict[str, Account], list[Problem]]:
+def read_accounts(passwd: str, group: str, slots: t.Sequence[Slot]) -> tuple[dict[str, Account], list[Problem]]:
     """Return the slots' accounts out of the texts of /etc/passwd and /etc/group, and what is wrong with them."""
     users = {words[0]: (int(words[2]), int(words[3])) for words in _lines(passwd)}
     holders = collections.Counter(int(words[2]) for words in _lines(passwd))
@@ -191,7 +189,7 @@ def read_accounts(
 
 
 def may_write(account: Account, owned: Owned, acl: bytes) -> bool:
-    """Return whether an account in no group but its own can write a file (connect to a socket) of this owner, mode and ACL.
+    """Return whether an account in no group but its own can write a file (connect to a socket) with this mode and ACL.
 
     The ACL is the kernel's `system.posix_acl_access`: a version, then (tag, permissions, id) each; empty for none.
     """
@@ -222,7 +220,7 @@ def find(nodes: t.Iterable[Node]) -> t.Iterator[tuple[Node, Sight]]:
 
 
 def apply(change: Change) -> None:
-    """Make or mend one node; UnsafePath if it is no longer what was found, or if others than root can redirect the way."""
+    """Make or mend one node; UnsafePath if it is no longer what was found, or if others can redirect the way to it."""
     node, name = change.node, os.path.basename(change.node.path)
     directory = os.path.dirname(node.path)
     if change.before is None and look(directory) is None:
@@ -247,7 +245,7 @@ def apply(change: Change) -> None:
 
 
 def docker_problems(accounts: t.Mapping[str, Account]) -> list[Problem]:
-    """Return a problem for each account that can open the rootful Docker socket by its mode or ACL, and so become root."""
+    """Return a problem for each account that can open the rootful Docker socket by its mode or ACL, and so be root."""
     found = look(DOCKER_SOCKET)
     if found is None or found.kind == "link":
         return []
