@@ -47,10 +47,10 @@ class ExtraBind:
 
 @dataclasses.dataclass(frozen=True)
 class Credential:
-    """One secret for the slot's provider; its value is kept out of every representation."""
+    """One secret for the slot's provider; value is None where only its name matters, and never in a representation."""
 
     name: str
-    value: str = dataclasses.field(repr=False)
+    value: str | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ def slots_argument() -> dict[str, t.Any]:
                 "no_log": False,
                 "options": {
                     "name": {"type": "str", "required": True},
-                    "value": {"type": "str", "required": True, "no_log": True},
+                    "value": {"type": "str", "no_log": True},
                 },
             },
             "console_password_hash": {"type": "str", "no_log": True},
@@ -138,6 +138,7 @@ def size_in_bytes(size: str) -> int:
 
 
 def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
+    entry = _a(dict, entry, where)
     name = _matching(entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -")
     where = f"slot '{name}'"
     mode = entry.get("mode") or "isolated"
@@ -150,16 +151,28 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
     return Slot(
         name=name,
-        enabled=entry.get("enabled", True) is not False,
+        enabled=_a(bool, True if entry.get("enabled") is None else entry["enabled"], f"{where}: enabled"),
         provider=_matching(entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"),
         mode=mode,
-        workspaces=_workspaces(["main"] if entry.get("workspaces") is None else entry["workspaces"], where),
+        workspaces=_workspaces(_a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces"), where),
         network=network,
-        resources=_resources(entry.get("resources") or {}, where),
-        binds=tuple(_bind(bind, f"{where}: binds[{index}]") for index, bind in enumerate(entry.get("binds") or [])),
+        resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
+        binds=tuple(
+            _bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
+            for index, bind in enumerate(_a(list, entry.get("binds") or [], f"{where}: binds"))
+        ),
         credential=_credential(entry.get("credential"), where),
         console_password_hash=_hash(entry.get("console_password_hash"), where),
     )
+
+
+Shape = t.TypeVar("Shape", dict[str, t.Any], list[t.Any], bool)
+
+
+def _a(shape: type[Shape], value: t.Any, where: str) -> Shape:
+    if not isinstance(value, shape):
+        raise Invalid(f"{where} is {value!r:.80}; it must be a {shape.__name__}")
+    return value
 
 
 def _matching(value: t.Any, pattern: re.Pattern[str], where: str, rule: str) -> str:
@@ -192,7 +205,7 @@ def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     }
     tasks_max = entry.get("tasks_max")
     if tasks_max is not None:
-        if not isinstance(tasks_max, int) or not 16 <= tasks_max <= 1_000_000:
+        if type(tasks_max) is not int or not 16 <= tasks_max <= 1_000_000:
             raise Invalid(f"{where}: resources.tasks_max is {tasks_max!r}; it can be 16 to 1000000")
         checked["tasks_max"] = tasks_max
     return Resources(**checked)
@@ -222,9 +235,12 @@ def absolute(path: t.Any, where: str) -> str:
 def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential | None:
     if not entry:
         return None
+    entry = _a(dict, entry, f"{where}: credential")
     name = _matching(entry.get("name"), _VARIABLE_NAME, f"{where}: credential.name", "a variable's name in capitals")
     value = entry.get("value")
-    if not isinstance(value, str) or not value:
+    if value is None:
+        return Credential(name)
+    if not isinstance(value, str) or not value.strip("\r\n"):
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
     for suffix in ("\r\n", "\n"):
         if value.endswith(suffix):

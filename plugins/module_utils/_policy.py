@@ -252,12 +252,12 @@ def _check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
     for mount in mounts:
         if mount.kind == "seal":
             continue
-        target = mount.target.removesuffix("/*")
+        target = mount.target.removesuffix("*").rstrip("/") + "/"
         for other, first in targets:
             if target == other:
-                raise Invalid(f"slot '{slot}': two mounts at {target}: '{first.reason}' and '{mount.reason}' [take one away]")
-            upper, lower = (first, mount) if target.startswith(other + "/") else (mount, first)
-            if not (target.startswith(other + "/") or other.startswith(target + "/")):
+                raise Invalid(f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' [take one away]")
+            upper, lower = (first, mount) if target.startswith(other) else (mount, first)
+            if not (target.startswith(other) or other.startswith(target)):
                 continue
             if (upper.kind, lower.kind) != ("dev", "tmpfs"):
                 raise Invalid(f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} [choose a target of its own]")

@@ -1,0 +1,252 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs inside a session (and, for comparison, outside one): tries what a session must not do and what it must be able to do.
+
+Self-contained: `slotctl selftest` hands its text to the sandbox's python3 with one JSON argument, and reads one JSON object
+back: each probe's id with "" where the claim holds, or with what was found instead.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import typing as t
+
+CLONE_NEWUSER = 0x10000000
+TIOCSTI = 0x5412
+LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
+HEX_ZERO = frozenset("0")
+
+Findings = dict[str, str]
+
+
+def invisible(*paths: str) -> str:
+    """Return which of the paths can be seen, "" if none."""
+    return ", ".join(f"{path} is there" for path in paths if os.path.lexists(path))
+
+
+def only(directory: str, wanted: str) -> str:
+    """Return what stands in directory beside wanted."""
+    try:
+        others = sorted(set(os.listdir(directory)) - {wanted})
+    except OSError as error:
+        return f"{directory}: {error.strerror}"
+    return f"{directory} shows {', '.join(others[:5])}" if others else ""
+
+
+def sockets() -> str:
+    """Return the first socket that can be seen."""
+    for top in LOOK_FOR_SOCKETS_IN:
+        for directory, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(directory, name)
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.lstat(path).st_mode):
+                        return f"{path} is a socket"
+    return ""
+
+
+def connects(abstract: str, port: int) -> str:
+    """Return which listener of the host answers: one on an abstract name, one on loopback."""
+    reached = []
+    for family, address in ((socket.AF_UNIX, "\0" + abstract), (socket.AF_INET, ("127.0.0.1", port))):
+        with socket.socket(family, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+            client.settimeout(2)
+            client.connect(address)
+            reached.append("abstract socket" if family == socket.AF_UNIX else "host loopback")
+    return f"reached: {', '.join(reached)}" if reached else ""
+
+
+def namespaces(host: dict[str, str]) -> Findings:
+    """Return for each namespace whether the host's is shared."""
+    found = {}
+    for kind, link in host.items():
+        try:
+            found[f"namespace:{kind}"] = f"shared with the host: {link}" if os.readlink(f"/proc/self/ns/{kind}") == link else ""
+        except OSError as error:
+            found[f"namespace:{kind}"] = str(error)
+    return found
+
+
+def status() -> dict[str, str]:
+    """Return the fields of /proc/self/status."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+
+
+def privileges() -> str:
+    """Return which capability is held or can be gained."""
+    fields = status()
+    held = [f"{name} {fields[name]}" for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if not HEX_ZERO.issuperset(fields[name])]
+    if fields["NoNewPrivs"] != "1":
+        held.append("set-user-ID files work")
+    return ", ".join(held)
+
+
+def groups(gid: int) -> str:
+    """Return which groups beside its own the process is in."""
+    others = [group for group in status()["Groups"].split() if int(group) != gid]
+    return f"also in groups {' '.join(others)}" if others else ""
+
+
+def nests() -> str:
+    """Return whether a child can make a user namespace."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) == 0 else 1)
+    return "a user namespace can be made" if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 else ""
+
+
+def injects() -> str:
+    """Return whether the kernel would take a request to type into a terminal (on a file that is none: EPERM is the filter's word)."""
+    with open("/dev/null", "rb") as file:
+        try:
+            fcntl.ioctl(file, TIOCSTI, b"x")
+        except OSError as error:
+            return "" if error.errno == errno.EPERM else f"TIOCSTI is not filtered ({errno.errorcode[error.errno or 0]})"
+    return "TIOCSTI works"
+
+
+def environment(token: str) -> str:
+    """Return where the caller's token shows: in an environment, or in the sandbox's first process."""
+    leaks = [name for name, value in os.environ.items() if token in value]
+    with contextlib.suppress(OSError), open("/proc/1/environ", "rb") as file:
+        if token.encode() in file.read():
+            leaks.append("/proc/1/environ")
+    return f"the caller's value shows in {', '.join(leaks)}" if leaks else ""
+
+
+def descriptors() -> str:
+    """Return which descriptors were inherited beside the standard streams."""
+    extra = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if int(name) > 2 and not target.startswith("/proc/"):
+                extra.append(f"{name} is {target}")
+    return ", ".join(extra)
+
+
+def default_signals() -> str:
+    """Return which signals are ignored or blocked that Python does not ignore itself."""
+    fields = status()
+    ours = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+    ignored = int(fields["SigIgn"], 16) & ~ours
+    return f"ignored {ignored:x}, blocked {fields['SigBlk']}" if ignored or int(fields["SigBlk"], 16) else ""
+
+
+def writable(directory: str) -> str:
+    """Return why a file cannot be made, read back and removed in directory."""
+    path = os.path.join(directory, f".selftest-{os.getpid()}")
+    try:
+        with open(path, "x", encoding="ascii") as file:
+            file.write("work")
+        with open(path, encoding="ascii") as file:
+            text = file.read()
+        os.unlink(path)
+    except OSError as error:
+        return str(error)
+    return "" if text == "work" else "read back something else"
+
+
+def sealed(directory: str) -> str:
+    """Return whether something can be added to directory."""
+    try:
+        os.mkdir(os.path.join(directory, "selftest"))
+    except OSError as error:
+        return "" if error.errno == errno.EROFS else f"{directory}: {error.strerror}"
+    os.rmdir(os.path.join(directory, "selftest"))
+    return f"{directory} can be added to"
+
+
+def mounted(target: str, device: int, inode: int, mode: str) -> str:
+    """Return how target differs from the host's file and from its mode (a writable directory is written to)."""
+    try:
+        found = os.stat(target)
+        read_only = bool(os.statvfs(target).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        return str(error)
+    if (found.st_dev, found.st_ino) != (device, inode):
+        return f"{target} is another file"
+    if read_only != (mode == "ro"):
+        return f"{target} is {'read-only' if read_only else 'writable'}"
+    return writable(target) if mode == "rw" else ""
+
+
+def scratch(target: str, size: int) -> str:
+    """Return how target differs from a tmpfs of its own with this size in bytes."""
+    try:
+        found = os.statvfs(target)
+    except OSError as error:
+        return str(error)
+    if not os.path.ismount(target) or found.f_blocks * found.f_frsize != size:
+        return f"{target} is no tmpfs of {size} bytes"
+    return writable(target)
+
+
+def same(target: str, content: str, read: t.Callable[[str], str]) -> str:
+    """Return how what stands at target differs from content."""
+    try:
+        found = read(target)
+    except OSError as error:
+        return str(error)
+    return "" if found == content else f"{target} differs"
+
+
+def text(path: str) -> str:
+    """Return a file's text."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def run(given: dict[str, t.Any]) -> Findings:
+    """Return every probe's finding."""
+    base, run_base = given["state"], given["run"]
+    found = {
+        "other-slots": only(os.path.dirname(base), given["slot"]),
+        "account-home": invisible(f"{base}/home"),
+        "other-workspaces": only(f"{base}/workspaces", given["workspace"]),
+        "other-sessions": only(run_base, given["session"]),
+        "configuration": invisible("/etc/confined-slots"),
+        "homes": invisible("/home", "/root"),
+        "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
+        "logs": invisible("/var/log"),
+        "sockets": sockets(),
+        "host-scratch": invisible(*given["markers"]),
+        "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",
+        "privileges": privileges(),
+        "groups": groups(given["gid"]),
+        "nested-namespaces": nests(),
+        "terminal": injects(),
+        "environment": environment(given["token"]),
+        "descriptors": descriptors(),
+        "signals": default_signals(),
+        "workspace": writable(f"{base}/workspaces/{given['workspace']}"),
+        "run-directory": writable(f"{run_base}/{given['session']}"),
+        "own-name": "" if os.uname().nodename == given["slot"] else f"the host is called {os.uname().nodename}",
+        "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
+        **namespaces(given["namespaces"]),
+    }
+    if given["network"] == "none":
+        found["host-network"] = connects(given["abstract"], given["port"])
+    for target, device, inode, mode in given["binds"]:
+        found[f"bind:{target}"] = mounted(target, device, inode, mode)
+    for target, size in given["scratch"]:
+        found[f"tmpfs:{target}"] = scratch(target, size)
+    for target, content in given["data"]:
+        found[f"data:{target}"] = same(target, content, text)
+    for target, content in given["links"]:
+        found[f"symlink:{target}"] = same(target, content, os.readlink)
+    for target in given["seals"]:
+        found[f"seal:{target}"] = sealed(target)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(json.loads(sys.argv[1]))))
