@@ -11,7 +11,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.confined.slots.plugins.module_utils import _archive, _manifest, _release, _version
+from ..module_utils import _archive, _manifest, _release, _version
 
 IMAGE = os.path.normpath(os.path.join(os.path.dirname(__file__), "../../roles/launcher/files/release"))
 

@@ -356,9 +356,7 @@ def _look(directory: str, name: str, sequence: int, withdrawn: bool, active: boo
         data = _manifest.read_checked(f"{directory}/{name}/{MANIFEST}")
         header, listed = _archive.loads(data)
         bwrap = header["bwrap"]
-        origin = Origin(
-            header["source"], listed["bin/bwrap"][5:], bwrap["version"], bwrap["package"], header["python"]
-        )
+        origin = Origin(header["source"], listed["bin/bwrap"][5:], bwrap["version"], bwrap["package"], header["python"])
         return dataclasses.replace(plain, version=header["version"], plan_format=header["plan_format"], origin=origin)
     except Refusal as refusal:
         return dataclasses.replace(plain, fault=refusal.what)

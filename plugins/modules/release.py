@@ -149,8 +149,8 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.confined.slots.plugins.module_utils import _files, _layout, _release
-from ansible_collections.confined.slots.plugins.module_utils._steps import as_result
+from ..module_utils import _files, _layout, _release
+from ..module_utils._steps import as_result
 
 
 def roll_back(module: AnsibleModule) -> dict[str, t.Any]:
