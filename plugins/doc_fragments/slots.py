@@ -1,0 +1,116 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The option `slots`, shared by every module that takes the whole list."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """What `slots_argument()` takes; a unit test holds the two equal."""
+
+    DOCUMENTATION = r"""
+options:
+  slots:
+    description:
+      - The slots of this host, all of them; a slot that is missing here is left as it is.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description:
+          - Name of the slot; its account is C(slot-NAME).
+          - A lower-case letter, then at most 22 of a-z, 0-9 and dashes.
+        type: str
+        required: true
+      enabled:
+        description: Whether sessions may start in the slot.
+        type: bool
+        default: true
+      provider:
+        description: The coding CLI of the slot; V(shell) is built in.
+        type: str
+        default: shell
+      mode:
+        description: How the slot is confined.
+        type: str
+        choices: [isolated]
+        default: isolated
+      workspaces:
+        description: Names of the directories in which the CLI works.
+        type: list
+        elements: str
+        default: [main]
+      network:
+        description:
+          - What the slot reaches over the network.
+          - V(private) is not available in this release.
+        type: str
+        choices: [none, host, private]
+        default: none
+      docker:
+        description: Whether the slot has a Docker daemon of its own; not available in this release.
+        type: bool
+        default: false
+      resources:
+        description: Limits of the slot, in systemd's notation.
+        type: dict
+        suboptions:
+          memory_max:
+            description: Memory of all the slot's processes, such as V(8G); no limit if left out.
+            type: str
+          cpu_quota:
+            description: Processor time in percent of one processor, such as V(200%); no limit if left out.
+            type: str
+          tasks_max:
+            description: Processes and threads of the slot.
+            type: int
+            default: 4096
+          session_max:
+            description: Longest run of one session, such as V(8h); no limit if left out.
+            type: str
+          tmp_size:
+            description: Size of a session's C(/tmp), which counts as memory.
+            type: str
+            default: 1G
+      binds:
+        description: Paths of the host that the slot sees besides what every slot sees.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          source:
+            description: The path on the host.
+            type: path
+            required: true
+          target:
+            description: The path in the slot; the same as O(slots[].binds[].source) if left out.
+            type: path
+          mode:
+            description: Whether the slot may write there.
+            type: str
+            choices: [ro, rw]
+            default: ro
+          reason:
+            description: Why the slot needs it, in a sentence; a bind without a reason does not compile.
+            type: str
+            required: true
+      credential:
+        description: One secret for the slot's CLI, given to it as an environment variable.
+        type: dict
+        suboptions:
+          name:
+            description: Name of the environment variable.
+            type: str
+            required: true
+          value:
+            description:
+              - The secret, printable ASCII without spaces; one line break at its end is dropped.
+              - Needed only by the module M(confined.slots.credentials), others need not be given it.
+            type: str
+      console_password_hash:
+        description:
+          - Hash in crypt(3) form of a password with which the slot's account logs in at the console.
+          - The account's password is locked if left out.
+        type: str
+"""
