@@ -21,10 +21,6 @@ _PACKAGE = re.compile(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*\Z")
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}(?:[-+][0-9A-Za-z.-]+)?\Z")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _HOST = re.compile(r"[a-z0-9][a-z0-9.-]*:[1-9][0-9]{0,4}\Z")
-_KEYS = frozenset(
-    ("arguments", "environment", "executable", "identity", "install", "interpreter", "name", "network")
-    + ("passed", "path", "profile_version", "reasons", "state", "summary")
-)
 _REASONS = ("tree",)
 
 
@@ -73,6 +69,9 @@ class Profile:
             interpreter=on(self.interpreter) if self.interpreter else None,
             path=tuple(map(on, self.path)),
         )
+
+
+_KEYS = {field.name for field in dataclasses.fields(Profile)} - {"kind", "packages"} | {"install"}
 
 
 def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, Profile]:

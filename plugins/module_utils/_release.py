@@ -29,6 +29,7 @@ from ._steps import Step
 
 PYTHON = "/usr/bin/python3"
 BWRAP = "/usr/bin/bwrap"
+COMMAND = "/usr/local/sbin/slotctl"
 BWRAP_SAFE = (0, 12)
 BWRAP_WARNING = (
     "bubblewrap {version} is older than 0.12 and has CVE-2026-87766: slots are compiled so that no mount point lies"
@@ -77,11 +78,13 @@ class Release:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """All releases, the newest activation first, and what killed runs have left."""
+    """All releases, the newest activation first, what killed runs have left, and where the operators' command leads."""
 
     releases: tuple[Release, ...] = ()
     leftovers: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
+
+    command: str | None = None
 
     @property
     def active(self) -> Release | None:
@@ -184,7 +187,7 @@ def find(root: str = _layout.OPT) -> Found:
             releases.append(_look(directory, name, sequence, withdrawn, name == current))
     leftovers += [f"{root}/{name}" for name in _names(root) if name.startswith((_LINK, ".releases.json."))]
     releases.sort(key=lambda release: (release.sequence, release.active, release.name), reverse=True)
-    return Found(tuple(releases), tuple(leftovers), tuple(aside))
+    return Found(tuple(releases), tuple(leftovers), tuple(aside), _link_at(COMMAND))
 
 
 def plan(wanted: Release, found: Found, keep: int, busy: t.Callable[[t.Iterable[str]], set[str]]) -> list[Step]:
@@ -209,6 +212,9 @@ def plan(wanted: Release, found: Found, keep: int, busy: t.Callable[[t.Iterable[
     rest = [release for release in found.releases if release.name != wanted.name]
     others = sorted((r for r in rest if r.fault is None), key=lambda r: (r.withdrawn, -r.sequence))
     used = busy([r.name for r in rest if r.fault is not None or r in others[keep:]]) if rest else set()
+    wanted_command = f"{_layout.CURRENT}/bin/slotctl"
+    if found.command != wanted_command:
+        steps.append(Step(COMMAND, "link", found.command, wanted_command))
     for release in rest:
         if release.fault is not None and release.name not in used:
             steps.append(Step(f"release {release.name}", "set aside", release.fault))
@@ -296,6 +302,8 @@ def apply(steps: t.Iterable[Step], found: Found, built: str | None, root: str = 
             record[step.after] = (top, False)
             _write_record(root, record)
             _switch(root, step.after)
+        elif step.action == "link":
+            _link(step.after, COMMAND)
         elif step.action == "prune":
             # renamed first: a kill while it is being removed leaves no half release under a release's name
             gone = f"{root}/releases/{_INCOMING}{secrets.token_hex(6)}"
@@ -381,15 +389,29 @@ def _current(root: str) -> str | None:
     return name if known and os.path.isdir(f"{root}/releases/{name}") else None
 
 
-def _switch(root: str, name: str) -> None:
-    temporary = f"{root}/{_LINK}{secrets.token_hex(6)}"
-    os.symlink(f"releases/{name}", temporary)
+def _link_at(path: str) -> str | None:
     try:
-        os.rename(temporary, f"{root}/current")
+        return os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise ReleaseError(f"{path} is no link, so it is not ours to replace [move it away]") from None
+
+
+def _switch(root: str, name: str) -> None:
+    _link(f"releases/{name}", f"{root}/current")
+
+
+def _link(target: str, path: str) -> None:
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/.{name}-{secrets.token_hex(6)}"
+    os.symlink(target, temporary)
+    try:
+        os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-    _sync(root)
+    _sync(directory)
 
 
 def _sync(directory: str) -> None:

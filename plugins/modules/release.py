@@ -16,6 +16,7 @@ description:
   - The controller sends its part only if the host has no intact release made of it.
   - Every release is verified at each run. One that was tampered with is set aside as C(.tampered-NAME-*) and, if it is
     the wanted one, made anew.
+  - C(/usr/local/sbin/slotctl) is kept as a link to the current release's C(slotctl).
   - Releases are pruned, but never the current one, nor one that a running process needs.
   - A kill or a full disk at any point leaves the release that was current.
 author:
