@@ -33,10 +33,9 @@ def invisible(*paths: str) -> str:
 
 def only(directory: str, wanted: str) -> str:
     """Return what stands in directory beside wanted."""
-    try:
+    others: list[str] = []
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         others = sorted(set(os.listdir(directory)) - {wanted})
-    except OSError as error:
-        return f"{directory}: {error.strerror}"
     return f"{directory} shows {', '.join(others[:5])}" if others else ""
 
 
@@ -212,7 +211,7 @@ def run(given: dict[str, t.Any]) -> Findings:
         "other-slots": only(os.path.dirname(base), given["slot"]),
         "account-home": invisible(f"{base}/home"),
         "other-workspaces": only(f"{base}/workspaces", given["workspace"]),
-        "other-sessions": only(run_base, given["session"]),
+        "other-sessions": only(run_base, given["session"]) or invisible(given["other_session"]),
         "configuration": invisible("/etc/confined-slots"),
         "homes": invisible("/home", "/root"),
         "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),

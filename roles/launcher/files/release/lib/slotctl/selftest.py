@@ -1,0 +1,231 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`slotctl selftest`: proves a slot's confinement from inside, then takes each part away to prove the proof.
+
+The same probes (probe.py) run confined by the real launcher and plan; unconfined as the slot's account, to see what they can
+reach at all; and once for every mutation (mutations.py), when exactly the matching probe must speak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import typing as t
+
+from confined_slots import _layout
+from confined_slots._files import Owned, ensure_directory, remove, write
+from confined_slots._launch import read_plan
+from confined_slots._plan import Record, dump, values
+from confined_slots._refusals import Refusal, printable
+
+from .mutations import DID_NOT_START, Mutation, mutations, offline
+
+PYTHON = "/usr/bin/python3"
+SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
+NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+SECONDS = 30
+# What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
+CARELESS = ["/bin/sh", "-c", 'trap "" TERM; exec 7</; exec "$$@"', "sh"]
+
+CLAIMS = {
+    "account-home": "the home of its account is not visible",
+    "bind": "is exactly what the policy lists there",
+    "configuration": "policies, approvals and credentials are not visible",
+    "data": "is the file made for the slot",
+    "descriptors": "nothing the caller had open is inherited",
+    "environment": "nothing of the caller's environment comes along",
+    "groups": "no supplementary group",
+    "homes": "no home of other accounts is visible",
+    "host-network": "host loopback and abstract sockets do not answer",
+    "host-process": "no process of the host is visible",
+    "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
+    "logs": "no log of the host is visible",
+    "namespace": "namespace of its own",
+    "nested-namespaces": "no further user namespace can be made",
+    "other-sessions": "no run directory of another session is visible",
+    "other-slots": "no other slot is visible",
+    "other-workspaces": "no other workspace of the slot is visible",
+    "own-name": "has the slot's name as host name",
+    "own-shell": "null device and terminal are there",
+    "privileges": "no capability held or to be gained",
+    "releases": "launcher and releases are not visible",
+    "run-directory": "can write its run directory",
+    "seal": "nothing can be added",
+    "signals": "signals are at their defaults",
+    "sockets": "no socket: Docker, D-Bus, systemd, tmux",
+    "symlink": "links where this host links",
+    "terminal": "cannot type into a terminal",
+    "tmpfs": "scratch of its own, with a size",
+    "workspace": "can write its workspace",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the result: a probe with what it found confined and unconfined, or a mutation with the probes that spoke."""
+
+    kind: t.Literal["probe", "mutation"]
+    name: str
+    ok: bool
+    claim: str
+    found: str
+    unconfined: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """What stands on the host for the probes to look for."""
+
+    token: str
+    markers: list[str]
+    other_session: str
+    port: int
+
+
+def selftest(slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _: None) -> list[Row]:
+    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all."""
+    records = read_plan(_layout.plan(slot))
+    with bench(slot, records) as stands:
+        run = Run(slot, release, records, stands)
+        progress("confined")
+        confined = run.confined(Mutation("none", frozenset(), tuple(records)))
+        if confined is None:
+            raise Refusal("sandbox-unavailable", f"the probe did not start: {run.said}", f"see 'slotctl status {slot}' and the journal")
+        progress("unconfined")
+        unconfined = run.unconfined()
+        rows = [Row("probe", name, not found, claim(name), found, unconfined.get(name, "")) for name, found in confined.items()]
+        broken = {name for name, found in confined.items() if found}
+        for mutation in mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ():
+            progress(mutation.name)
+            findings = run.confined(mutation)
+            failing = frozenset([DID_NOT_START] if findings is None else {name for name, found in findings.items() if found} - broken)
+            expected = ", ".join(sorted(mutation.expected)) or DID_NOT_START
+            rows.append(Row("mutation", mutation.name, mutation.caught(failing), expected, ", ".join(sorted(failing))))
+    return rows
+
+
+def claim(name: str) -> str:
+    """Return in words what a probe claims."""
+    kind, _, subject = name.partition(":")
+    return f"{subject} {CLAIMS[kind]}" if subject else CLAIMS[kind]
+
+
+@contextlib.contextmanager
+def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
+    """Put up what the probes look for: markers, listeners, another session's directory; taken down at the end."""
+    ((uid, gid),) = values(records, "ids")
+    token = secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
+        markers = []
+        for directory in SCRATCH:
+            markers.append(stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-slots-selftest-", dir=directory)))
+            os.chmod(markers[-1], 0o755)
+        ensure_directory(f"{_layout.RUN}/{slot}", Owned(0, 0, 0o711))
+        other = _layout.run_directory(slot, f"selftest-{token[:8]}")
+        ensure_directory(other, Owned(int(uid), int(gid), 0o700))
+        stack.callback(shutil.rmtree, other)
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind(f"\0{token}")
+        abstract.listen()
+        loopback = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        yield Bench(token, markers, other, loopback.getsockname()[1])
+
+
+class Run:
+    """Runs the probes in one slot, with the plan or the launcher changed as a mutation says."""
+
+    def __init__(self, slot: str, release: str, records: list[Record], stands: Bench) -> None:
+        self.slot, self.release, self.records, self.stands = slot, release, records, stands
+        self.workspace = values(records, "workspace")[0][0]
+        self.said = ""
+        with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
+            self.source = file.read()
+
+    def confined(self, mutation: Mutation) -> dict[str, str] | None:
+        """Return the findings of a run through the launcher, None if the probe did not start."""
+        session = f"selftest-{secrets.token_hex(8)}"
+        base = _layout.run_directory(self.slot, session)
+        ((_, gid),) = values(self.records, "ids")
+        probe: list[Record] = [("command", word) for word in (PYTHON, "-I", "-c", self.source)]
+        plan = [*probe, *(record for record in mutation.records if record[0] not in ("command", "identity", "enabled", "credential")), ("enabled", "yes")]
+        launcher = [f"{self.release}/bin/slot-launcher"]
+        if mutation.patch:
+            code = f"import sys; sys.path.insert(0, '{self.release}/lib'); from confined_slots import _launch; "
+            launcher = [PYTHON, "-IS", "-c", f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))"]
+        written = (
+            (f"{base}.plan", dump(plan), 0o640),
+            (f"{base}.args", json.dumps(self.given(session)).encode() + b"\0", 0o640),
+            (f"{base}.status", b"", 0o620),
+        )
+        try:
+            for path, content, mode in written:
+                write(path, content, Owned(0, int(gid), mode))
+            words = [*CARELESS, *launcher, written[0][0], self.workspace, session]
+            return self._finish(words, session, mutation.groups, "")
+        finally:
+            for path, _, _ in written:
+                remove(path)
+
+    def unconfined(self) -> dict[str, str]:
+        """Return what the same probes find as the slot's account, without launcher and bwrap."""
+        source = f"import sys\nsys.argv[1:] = [{json.dumps(self.given('none'))!r}]\n{self.source}"
+        return self._finish([PYTHON, "-I", "-"], f"selftest-{secrets.token_hex(8)}", "", source) or {}
+
+    def given(self, session: str) -> dict[str, t.Any]:
+        """Return what the probes are told: where things are, and what the plan promises."""
+        ((_, gid),) = values(self.records, "ids")
+        alone = offline(self.records)
+        return {
+            "slot": self.slot,
+            "workspace": self.workspace,
+            "session": session,
+            "state": _layout.state(self.slot),
+            "run": f"{_layout.RUN}/{self.slot}",
+            "other_session": self.stands.other_session,
+            "gid": int(gid),
+            "markers": self.stands.markers,
+            "process": os.getpid(),
+            "token": self.stands.token,
+            "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
+            "network": "none" if alone else "host",
+            "abstract": self.stands.token,
+            "port": self.stands.port,
+            "binds": [(target, *_file_id(source), mode) for mode, source, target in values(self.records, "bind")],
+            "scratch": [(target, int(size)) for _, size, target in values(self.records, "tmpfs")],
+            "data": [(target, content) for content, target in values(self.records, "data")],
+            "links": [(target, content) for content, target in values(self.records, "symlink")],
+            "seals": [target for (target,) in values(self.records, "seal")],
+        }
+
+    def _finish(self, words: list[str], session: str, groups: str, given: str) -> dict[str, str] | None:
+        account = _layout.account(self.slot)
+        properties = {
+            "User": account,
+            "Group": account,
+            "SupplementaryGroups": groups,
+            "RuntimeDirectory": f"confined-slots/{self.slot}/{session}",
+            "RuntimeDirectoryMode": "0700",
+            "RuntimeMaxSec": str(SECONDS),
+            "Environment": f"BASH_ENV={self.stands.token} LD_AUDIT={self.stands.token} SSH_AUTH_SOCK={self.stands.token} TMUX={self.stands.token}",
+        }
+        command = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--slice={_layout.slice_unit(self.slot)}"]
+        command += [f"--property={name}={text}" for name, text in properties.items() if text]
+        finished = subprocess.run([*command, "--", *words], input=given, capture_output=True, text=True, errors="replace", timeout=2 * SECONDS, check=False)
+        self.said = printable(finished.stderr[-500:]) or f"exit status {finished.returncode}"
+        try:
+            findings = json.loads(finished.stdout)
+        except ValueError:
+            return None
+        return {str(name): str(found) for name, found in findings.items()} if isinstance(findings, dict) else None
+
+
+def _file_id(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
