@@ -80,10 +80,10 @@ from ..module_utils._steps import Step, as_result
 UNKNOWN = Account(-1, -1)
 
 
-def compile_all(slots: t.Sequence[Slot], profiles: list[dict[str, t.Any]]) -> list[Policy]:
+def compile_all(slots: t.Sequence[Slot], profiles: list[dict[str, t.Any]], *, predict: bool) -> list[Policy]:
     """Return every slot's policy; Invalid if one cannot be."""
     host = survey(slots, [path for path, _ in (*SYSTEM_FILES, RESOLVER)])
-    providers = {name: on_host(name, profiles) for name in {slot.provider for slot in slots}}
+    providers = {name: on_host(name, profiles, predict=predict) for name in {slot.provider for slot in slots}}
     return [compile_policy(slot, account_of(slot), providers[slot.provider], host) for slot in slots]
 
 
@@ -135,7 +135,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        policies = compile_all(parse(module.params["slots"]), module.params["profiles"])
+        policies = compile_all(parse(module.params["slots"]), module.params["profiles"], predict=module.check_mode)
         changes = list(plan(policies))
         if not module.check_mode:
             missing = [policy.slot.name for policy in policies if policy.account == UNKNOWN]
