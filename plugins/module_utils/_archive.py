@@ -17,6 +17,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import tarfile
 import typing as t
@@ -154,6 +155,47 @@ def unpack(archive: str, digest: str, directory: str) -> tuple[dict[str, t.Any],
     return header, listed
 
 
+def digest_told(archive: str) -> str:
+    """Return the digest of the manifest with which an archive begins."""
+    with _reading(), tarfile.open(archive, "r|gz") as tar:
+        first = tar.next()
+        file = tar.extractfile(first) if first and first.isreg() and first.name == MANIFEST else None
+        if file is None:
+            raise Untrusted(f"{printable(archive)} does not begin with {MANIFEST}")
+        return _manifest.sha256(file.read())
+
+
+def extract(archive: str, directory: str) -> None:
+    """Lay any tar archive (compressed or not) into an empty directory: files, directories and links, links last.
+
+    Untrusted names a member that leads out of the directory, stands there twice, or is something else.
+    """
+    links: dict[str, str] = {}
+    with _reading(), tarfile.open(archive, "r:*", encoding="utf-8", errors="surrogateescape") as tar:
+        for member in tar:
+            path = "/".join(part for part in member.name.split("/") if part not in ("", "."))
+            if member.name.startswith("/") or ".." in path.split("/"):
+                raise Untrusted(f"the archive holds {printable(member.name)}, which leads out of it")
+            if member.issym():
+                links[path] = member.linkname
+            elif member.isreg() or member.islnk():
+                content = tar.extractfile(member)
+                if content is None or not path:
+                    raise Untrusted(f"the archive holds {printable(member.name)}, which has no content")
+                mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
+                with (
+                    _once(path),
+                    parent_of(directory, path) as (parent, name),
+                    _new_file(parent, name, mode) as out,
+                ):
+                    shutil.copyfileobj(content, out, _CHUNK)
+            elif not member.isdir():
+                raise Untrusted(f"the archive holds {printable(member.name)}, which is no file, directory or link")
+    for path, target in sorted(links.items()):
+        with _once(path), parent_of(directory, path) as (parent, name):
+            os.symlink(target, name, dir_fd=parent)
+
+
 def write_file(directory: str, path: str, data: bytes, mode: int = 0o444) -> None:
     """Write one new file of root's below directory, its parents too; nothing is followed or written over."""
     with parent_of(directory, path) as (parent, name), _new_file(parent, name, mode) as out:
@@ -231,8 +273,15 @@ def _new_file(parent: int, name: str, mode: int) -> t.Iterator[t.IO[bytes]]:
     with os.fdopen(os.open(name, flags, 0o600, dir_fd=parent), "wb") as out:
         yield out
         out.flush()
-        os.fchown(out.fileno(), 0, 0)
         os.fchmod(out.fileno(), mode)
+
+
+@contextlib.contextmanager
+def _once(path: str) -> t.Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise Untrusted(f"the archive holds {printable(path)} twice, or below a file or link") from None
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ class Profile:
     """One provider's contract.
 
     executable, interpreter and path are relative to the provider's tree, absolute for a built-in provider; state is
-    relative to HOME.
+    relative to HOME. In paths and names of packages, {machine} and {npm} stand for the host's machine.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Profile:
     def of_machine(self, machine: str | None = None) -> Profile:
         """Return the profile with paths for a machine, as uname -m says it; Invalid if the provider has none for it."""
         machine = machine or platform.machine()
-        paths = (self.executable, self.interpreter or "", *self.path)
+        paths = (self.executable, self.interpreter or "", *self.path, *(name for name, _ in self.packages))
         if machine not in MACHINES and any("{" in path for path in paths):
             raise Invalid(f"provider '{self.name}' has no build for {machine}; it can be {' or '.join(MACHINES)}")
 
@@ -65,6 +65,7 @@ class Profile:
 
         return dataclasses.replace(
             self,
+            packages=tuple((on(name), version) for name, version in self.packages),
             executable=on(self.executable),
             interpreter=on(self.interpreter) if self.interpreter else None,
             path=tuple(map(on, self.path)),
@@ -155,7 +156,9 @@ def _install(install: t.Any, where: str) -> tuple[str, tuple[tuple[str, str], ..
         if not isinstance(package, dict):
             raise Invalid(f"{at} is {package!r:.80}; it must have name and version")
         version = exact_version(package.get("version"), f"{at}.version")
-        packages.append((package_name(package.get("name"), f"{at}.name"), version))
+        name = _text(package.get("name"), f"{at}.name")
+        package_name(name.replace("{npm}", "x64").replace("{machine}", "x86_64"), f"{at}.name")
+        packages.append((name, version))
     return kind, tuple(packages)
 
 

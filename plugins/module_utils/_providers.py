@@ -1,39 +1,272 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Provider trees on a host: laid beside the old ones, verified as read back, chosen by a record of root's."""
+"""Provider trees on a host: laid beside the old ones, verified as read back, chosen by a record of root's.
+
+`providers.json` beside the trees records which version each provider's sessions use, and the digest of the manifest of
+every tree. A tree is laid under a name that no session looks at, and renamed when it is whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
+import secrets
+import shutil
 import typing as t
 
-from . import _files, _layout, _manifest, _profiles
+from . import _archive, _files, _layout, _manifest, _profiles
 from ._declarations import Invalid
 from ._host import Identity, Provider
+from ._in_use import in_use
 from ._launch import stamp_of
-from ._manifest import MANIFEST
-from ._refusals import Refusal
+from ._manifest import MANIFEST, Untrusted
+from ._refusals import Refusal, printable
+from ._steps import Step
 
 UNKNOWN = "unknown"
 CURE = "run the role confined.slots.providers with it"
+SOURCES = ("builtin", "npm", "archive")
+
+_INCOMING = ".incoming-"
 
 
-class Installed(t.NamedTuple):
-    """The tree that a provider's sessions use: version, and digest of its manifest."""
+class ProviderError(Exception):
+    """Something that cannot be done with the providers: one sentence, the cure in brackets."""
 
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """One provider as it is to be: origin says where its tree comes from, tree pins the digest of its manifest."""
+
+    profile: _profiles.Profile
     version: str
-    tree: str
+    origin: str
+    tree: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the provider's name."""
+        return self.profile.name
+
+    @property
+    def executables(self) -> tuple[str, ...]:
+        """Return the files of the tree that a session executes, or has executed."""
+        return tuple(path for path in (self.profile.interpreter, self.profile.executable) if path)
 
 
-def record_of(root: str = _layout.OPT) -> dict[str, Installed]:
-    """Return the providers that are installed, as the record says."""
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What is recorded of one provider: the version that sessions use, and each laid tree with its place in the order."""
+
+    chosen: str
+    trees: t.Mapping[str, tuple[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """How one wanted provider stands: the digest of its tree if it is there and intact, otherwise what is wrong."""
+
+    tree: str | None = None
+    fault: str | None = None
+    there: bool = False
+
+
+def parse(
+    declared: t.Sequence[t.Mapping[str, t.Any]], names: t.Iterable[str], profiles: t.Mapping[str, _profiles.Profile]
+) -> list[dict[str, t.Any]]:
+    """Return the providers wanted (name, version, source, archive, sha256, tree), each checked and complete.
+
+    names are providers that must be there as their profiles pin them, unless they are declared. Invalid names the first
+    value that cannot be.
+    """
+    wanted: dict[str, dict[str, t.Any]] = {}
+    for index, entry in enumerate(declared):
+        where = f"providers[{index}]"
+        profile = _profiles.named(str(entry.get("name")), profiles, f"{where}.name")
+        if profile.name in wanted:
+            raise Invalid(f"{where}.name is '{profile.name}', which is there twice [name each once]")
+        wanted[profile.name] = _complete(entry, profile, where)
+    for name in sorted(set(names) - set(wanted)):
+        wanted[name] = _complete({}, _profiles.named(name, profiles, "names"), f"provider '{name}'")
+    return [wanted[name] for name in sorted(wanted)]
+
+
+def packages_of(entry: t.Mapping[str, t.Any], profile: _profiles.Profile) -> list[str]:
+    """Return what npm is asked for: the profile's packages, the first in the version wanted."""
+    (main, _), *others = profile.packages
+    return [f"{main}@{entry['version']}", *(f"{name}@{version}" for name, version in others)]
+
+
+def wanted_of(
+    entries: t.Iterable[t.Mapping[str, t.Any]],
+    profiles: t.Mapping[str, _profiles.Profile],
+    machine: str | None = None,
+) -> list[Wanted]:
+    """Return the providers that `parse` gave, with profiles and sources for a machine (by default this one)."""
+    wanted = []
+    for entry in entries:
+        profile = profiles[entry["name"]].of_machine(machine)
+        origin = f"archive sha256:{entry['sha256']}"
+        if entry["source"] == "npm":
+            origin = f"npm {' '.join(packages_of(entry, profile))}"
+        elif entry["source"] == "builtin":
+            origin = "builtin"
+        wanted.append(Wanted(profile, entry["version"], origin, entry.get("tree")))
+    return wanted
+
+
+def records(root: str = _layout.OPT) -> dict[str, Record]:
+    """Return what is recorded of the providers; nothing if the record is lost (a converge then lays the trees anew)."""
     data = _files.read(f"{root}/providers.json") if os.path.isdir(root) else None
     try:
-        entries = json.loads(data or b"{}")
-        return {name: Installed(str(entry["version"]), str(entry["tree"])) for name, entry in entries.items()}
+        return {
+            name: Record(
+                str(entry["chosen"]),
+                {version: (str(tree["digest"]), int(tree["sequence"])) for version, tree in entry["trees"].items()},
+            )
+            for name, entry in json.loads(data or b"{}").items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
+
+
+def find(wanted: Wanted, record: Record | None, root: str = _layout.OPT) -> Found:
+    """Return how a provider stands on this host; every file of its tree is read."""
+    if wanted.profile.kind == "builtin":
+        return _find_builtin(wanted)
+    directory = directory_of(wanted.name, wanted.version, root)
+    there = os.path.lexists(directory)
+    known = record.trees.get(wanted.version) if record else None
+    if known is None or not there:
+        return Found(fault="laid by a run that did not end" if there else None, there=there)
+    try:
+        _manifest.check_tree(directory, known[0])
+        header = _archive.loads(_manifest.read_checked(f"{directory}/{MANIFEST}", limit=1 << 26))[0]
+    except Untrusted as error:
+        return Found(fault=str(error), there=True)
+    except OSError as error:
+        return Found(fault=printable(f"{error.filename or directory}: {error.strerror}"), there=True)
+    if header.get("origin") != wanted.origin or wanted.tree not in (None, known[0]):
+        return Found(fault=f"it is from {printable(str(header.get('origin')))}, tree {known[0]}", there=True)
+    return Found(tree=known[0], there=True)
+
+
+def plan(wanted: Wanted, found: Found, record: Record | None, keep: int, unused: t.Callable[[str], bool]) -> list[Step]:
+    """Return the steps for one provider; unused tells which directories neither a process nor a plan needs."""
+    if wanted.profile.kind == "builtin":
+        return []
+    subject = f"provider {wanted.name}"
+    steps = []
+    if found.tree is None:
+        action = "replace" if found.there else "install"
+        steps.append(Step(subject, action, found.fault, f"{wanted.version} from {wanted.origin}"))
+    if record is None or record.chosen != wanted.version:
+        steps.append(Step(subject, "choose", record.chosen if record else None, wanted.version))
+    trees = record.trees if record else {}
+    others = sorted((v for v in trees if v != wanted.version), key=lambda version: -trees[version][1])
+    steps += [Step(subject, "prune", version) for version in others[keep:] if unused(version)]
+    return steps
+
+
+def lay(archive: str, digest: str, wanted: Wanted, directory: str) -> None:
+    """Lay a provider's tree into an empty directory of root's, every file verified as read back.
+
+    ProviderError says what is wrong with the archive.
+    """
+    try:
+        header, listed = _archive.unpack(archive, digest, directory)
+        if header.get("origin") != wanted.origin:
+            raise Untrusted(f"the archive is from {header.get('origin')!r}, not from {wanted.origin!r}")
+        for number, path in enumerate(wanted.executables, 1):
+            value = listed[_manifest.resolve(path, listed)]
+            if number == 1 and not value.startswith("0555"):
+                raise Untrusted(f"{path} is not executable")
+        _archive.write_file(directory, MANIFEST, _archive.dumps(listed, header), _manifest.MANIFEST_MODE)
+        os.chmod(directory, _manifest.DIRECTORY_MODE)
+        _archive.settle(directory)
+        _manifest.check_tree(directory, digest)
+    except Untrusted as error:
+        raise ProviderError(
+            f"provider '{wanted.name}' {wanted.version} cannot be installed: {printable(str(error))}"
+            " [mend the archive, or the paths in the provider's profile]"
+        ) from None
+
+
+def apply(steps: t.Iterable[Step], wanted: Wanted, laid: tuple[str, str] | None, root: str = _layout.OPT) -> None:
+    """Take the steps for one provider; laid is the directory of a new tree that stands ready, and its digest."""
+    everything = records(root)
+    record = everything.get(wanted.name) or Record("", {})
+    trees, chosen = dict(record.trees), record.chosen
+    directory = directory_of(wanted.name, wanted.version, root)
+    gone = []
+    for step in steps:
+        if step.action in ("install", "replace") and laid is not None:
+            _files.ensure_directory(os.path.dirname(directory))
+            if os.path.lexists(directory):
+                gone.append(_out_of_the_way(directory, root))
+            os.rename(laid[0], directory)
+            trees[wanted.version] = (laid[1], max((sequence for _, sequence in trees.values()), default=0) + 1)
+        elif step.action == "choose":
+            chosen = wanted.version
+        elif step.action == "prune":
+            del trees[step.before]
+            gone.append(_out_of_the_way(directory_of(wanted.name, step.before, root), root))
+    after = Record(chosen, trees)
+    if after != everything.get(wanted.name):
+        _write_records({**everything, wanted.name: after}, root)
+    for path in gone:
+        remove(path)
+
+
+def result_of(wanted: Wanted, found: Found, laid: str | None, root: str = _layout.OPT) -> dict[str, str | None]:
+    """Return what the module says of a provider: version, path, and digest of the tree (None if there is none yet)."""
+    if wanted.profile.kind == "builtin":
+        return {"version": wanted.version, "path": wanted.profile.executable, "tree": None}
+    path = directory_of(wanted.name, wanted.version, root)
+    return {"version": wanted.version, "path": path, "tree": laid or found.tree}
+
+
+def directory_of(name: str, version: str, root: str = _layout.OPT) -> str:
+    """Return where the tree of a provider's version stands."""
+    return f"{root}/providers/{name}/{version}"
+
+
+def leftovers(root: str = _layout.OPT) -> list[str]:
+    """Return what killed runs have left: half-laid trees, and replaced ones."""
+    directory = f"{root}/providers"
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    return [f"{directory}/{name}" for name in sorted(names) if name.startswith(_INCOMING)]
+
+
+@contextlib.contextmanager
+def incoming(directory: str) -> t.Iterator[str]:
+    """Yield a new directory of root's, gone afterwards unless it was renamed."""
+    path = f"{directory}/{_INCOMING}{secrets.token_hex(6)}"
+    os.mkdir(path, 0o700)
+    try:
+        yield path
+    finally:
+        remove(path)
+
+
+def remove(path: str) -> None:
+    """Remove a tree of root's, if it is there."""
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
+
+
+def unused(name: str, root: str = _layout.OPT, slots_d: str = _layout.SLOTS_D) -> t.Callable[[str], bool]:
+    """Return a function that tells whether neither a process nor a slot's plan needs a version of a provider."""
+
+    def is_unused(version: str) -> bool:
+        directory = directory_of(name, version, root)
+        return not in_use([directory]) and not _planned(os.fsencode(directory), slots_d)
+
+    return is_unused
 
 
 def on_host(
@@ -45,30 +278,28 @@ def on_host(
     not installed yet is given with unknown digests.
     """
     profile = _profiles.named(name, _profiles.parse(profiles), "provider").of_machine()
+    paths = tuple(path for path in (profile.interpreter, profile.executable) if path)
     if profile.kind == "builtin":
-        words = [profile.interpreter, profile.executable] if profile.interpreter else [profile.executable]
-        identities = tuple(Identity(word, "distribution") for word in words if word)
-        return _provider(profile, profile.version, "", identities)
-    installed = record_of(root).get(name)
-    if installed is None:
+        return _provider(profile, profile.version, "", tuple(Identity(path, "distribution") for path in paths))
+    record = records(root).get(name)
+    tree = record.trees.get(record.chosen) if record else None
+    if record is None or tree is None:
         if not predict:
             raise Invalid(f"provider '{name}' is not installed on this host [{CURE}]")
-        installed = Installed(profile.version, UNKNOWN)
-    directory = f"{root}/providers/{name}/{installed.version}"
-    paths = tuple(path for path in (profile.interpreter, profile.executable) if path)
-    if installed.tree == UNKNOWN:
+        directory = directory_of(name, profile.version, root)
         unknown = tuple(Identity(f"{directory}/{path}", UNKNOWN) for path in paths)
-        return _provider(profile, installed.version, directory, unknown)
+        return _provider(profile, profile.version, directory, unknown)
+    directory = directory_of(name, record.chosen, root)
     try:
-        listed = _manifest.verify_tree(directory, installed.tree, paths)
-        digests = {_manifest.resolve(path, listed): None for path in paths}
-    except (Refusal, _manifest.Untrusted) as error:
+        listed = _manifest.verify_tree(directory, tree[0], paths)
+        files = [_manifest.resolve(path, listed) for path in paths]
+    except (Refusal, Untrusted) as error:
         raise Invalid(f"provider '{name}': {error} [{CURE}]") from None
-    found = [(f"{directory}/{path}", listed[path][5:]) for path in digests]
+    found = [(f"{directory}/{path}", listed[path][5:]) for path in files]
     if profile.identity == "tree":
-        found.append((f"{directory}/{MANIFEST}", installed.tree))
+        found.append((f"{directory}/{MANIFEST}", tree[0]))
     identities = tuple(Identity(path, digest, stamp_of(os.stat(path))) for path, digest in found)
-    return _provider(profile, installed.version, directory, identities)
+    return _provider(profile, record.chosen, directory, identities)
 
 
 def _provider(profile: _profiles.Profile, version: str, directory: str, identities: tuple[Identity, ...]) -> Provider:
@@ -85,3 +316,69 @@ def _provider(profile: _profiles.Profile, version: str, directory: str, identiti
         passed=profile.passed,
         path=tuple(f"{prefix}{path}" for path in profile.path),
     )
+
+
+def _complete(entry: t.Mapping[str, t.Any], profile: _profiles.Profile, where: str) -> dict[str, t.Any]:
+    source = entry.get("source") or profile.kind
+    archive, digest = entry.get("archive"), entry.get("sha256")
+    if source not in SOURCES or (source == "builtin") is not (profile.kind == "builtin"):
+        can = "builtin" if profile.kind == "builtin" else "npm or archive"
+        raise Invalid(f"{where}: source is {source!r:.80}; for {profile.name} it can be {can}")
+    if bool(archive) is not (source == "archive"):
+        raise Invalid(f"{where}: source is {source} and archive is {archive!r:.120}; they must go together [mend one]")
+    for key in ("sha256", "tree"):
+        if entry.get(key) and not _is_digest(entry[key]):
+            raise Invalid(f"{where}: {key} is {entry[key]!r:.80}; it must be 64 digits and letters a-f")
+    version = entry.get("version") or profile.version
+    if source != "builtin":
+        _profiles.exact_version(version, f"{where}: version")
+    elif version != profile.version:
+        raise Invalid(f"{where}: version is {version!r:.80}; {profile.name} has the distribution's [leave it out]")
+    return {
+        "name": profile.name,
+        "version": version,
+        "source": source,
+        "archive": archive,
+        "sha256": digest,
+        "tree": entry.get("tree"),
+    }
+
+
+def _is_digest(value: t.Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set("0123456789abcdef").issuperset(value)
+
+
+def _find_builtin(wanted: Wanted) -> Found:
+    for path in wanted.executables:
+        real = os.path.realpath(path)
+        owned = _files.owned(real)
+        if owned is None:
+            return Found(fault=f"{path} is missing [install its package]")
+        if owned.uid != 0 or owned.mode & 0o022 or not owned.mode & 0o111:
+            return Found(fault=f"{real} can be written by others than root, or is no program [reinstall its package]")
+    return Found(there=True)
+
+
+def _planned(directory: bytes, slots_d: str) -> bool:
+    for slot in sorted(os.listdir(slots_d)) if os.path.isdir(slots_d) else []:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(f"{slots_d}/{slot}/plan", "rb") as file:
+            if directory + b"/" in file.read():
+                return True
+    return False
+
+
+def _out_of_the_way(path: str, root: str) -> str:
+    gone = f"{root}/providers/{_INCOMING}{secrets.token_hex(6)}"
+    os.rename(path, gone)
+    return gone
+
+
+def _write_records(everything: t.Mapping[str, Record], root: str) -> None:
+    entries = {
+        name: {
+            "chosen": record.chosen,
+            "trees": {version: {"digest": d, "sequence": number} for version, (d, number) in record.trees.items()},
+        }
+        for name, record in everything.items()
+    }
+    _files.write(f"{root}/providers.json", (json.dumps(entries, sort_keys=True, indent=1) + "\n").encode())
