@@ -22,7 +22,9 @@ options:
     description:
       - Directory on the control node with profiles of the site's own, C(NAME.yml) each.
       - One of the name of a profile of the collection takes its place as a whole.
-    type: path
+      - Empty for none.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -83,7 +85,8 @@ class LookupModule(LookupBase):  # type: ignore[misc]
     ) -> list[dict[str, t.Any]] | list[list[dict[str, t.Any]]]:
         """Return the profiles of the names asked for, or all."""
         self.set_options(var_options=variables, direct=kwargs)
-        site = self.get_option("site")
+        # not of type path: that makes the current directory of an empty one
+        site = os.path.expanduser(self.get_option("site"))
         try:
             profiles = read_directory(OWN) | (read_directory(site) if site else {})
             known = _profiles.parse(list(profiles.values()))

@@ -58,7 +58,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is recorded of one provider: the version that sessions use, and each laid tree with its place in the order."""
+    """What is recorded of one provider: the version that sessions use; digest and place in the order of each tree."""
 
     chosen: str
     trees: t.Mapping[str, tuple[str, int]]
@@ -194,8 +194,10 @@ def lay(archive: str, digest: str, wanted: Wanted, directory: str) -> None:
         ) from None
 
 
-def apply(steps: t.Iterable[Step], wanted: Wanted, laid: tuple[str, str] | None, root: str = _layout.OPT) -> None:
+def apply(steps: t.Sequence[Step], wanted: Wanted, laid: tuple[str, str] | None, root: str = _layout.OPT) -> None:
     """Take the steps for one provider; laid is the directory of a new tree that stands ready, and its digest."""
+    if not steps:
+        return
     everything = records(root)
     record = everything.get(wanted.name) or Record("", {})
     trees, chosen = dict(record.trees), record.chosen

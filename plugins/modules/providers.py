@@ -10,10 +10,10 @@ module: providers
 short_description: Keep the providers (coding CLIs) of a host root-owned, at exact versions
 version_added: 0.1.0
 description:
-  - Lays the tree of each provider below C(/opt/confined-slots/providers/NAME/VERSION), owned by root, every file verified
-    against its manifest as read back from the disk, and records the manifest's digest.
-  - The control node fetches a tree with npm, or takes it from a local archive; nothing that was fetched is executed there.
-    The packed tree is kept in the user's cache directory, and sent only to hosts that lack it.
+  - Lays the tree of each provider below C(/opt/confined-slots/providers/NAME/VERSION), owned by root, every file
+    verified against its manifest as read back from the disk, and records the manifest's digest.
+  - The control node fetches a tree with npm, or takes it from a local archive; nothing that was fetched is executed
+    there. The packed tree is kept in the user's cache directory, and sent only to hosts that lack it.
   - Every file of every tree is verified at each run. A tree that has drifted is replaced.
   - A new version is laid beside the old one; the slots use it once their policy is compiled again. Old versions are
     removed when neither a slot's plan nor a process needs them.
@@ -175,7 +175,7 @@ def take(module: AnsibleModule, wanted: _providers.Wanted, steps: list[Step]) ->
     digest = archive["digest"]
     if wanted.tree not in (None, digest):
         raise _providers.ProviderError(
-            f"provider '{wanted.name}' {wanted.version}: its tree has digest {digest}, not {wanted.tree}, which is pinned"
+            f"provider '{wanted.name}' {wanted.version}: its tree has digest {digest}, not the pinned {wanted.tree}"
             " [find out what has changed in it, then pin the new digest]"
         )
     with _providers.incoming(_layout.PROVIDERS) as directory:
