@@ -39,15 +39,15 @@ BOOT_SECONDS = 90
 HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
-    "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server procps "
-    "python3 python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
-).split()
+    "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server "
+    "procps python3 python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
+)
 
 # What would fail in a container (modules), or change the host while a test looks at it (the timers).
 MASKED = (
     "systemd-modules-load.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer "
     "systemd-networkd-wait-online.service"
-).split()
+)
 
 # One long form for every machine: where the daemon gave the container cgroup v1 or a read-only tree, systemd gets a
 # writable cgroup v2 of its own; inside a private cgroup namespace that also is what a v2 machine would have mounted.
@@ -59,7 +59,7 @@ CAPABILITIES = (
     "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN "
     "SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE "
     "MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
-).split()
+)
 
 
 class Trouble(Exception):
@@ -76,7 +76,7 @@ class Recipe:
     def arguments(self, out: str) -> list[str]:
         """Return mmdebstrap's arguments that write the image as a tar archive to `out`."""
         hooks = [
-            f'chroot "$1" systemctl mask --quiet {" ".join(MASKED)}',
+            f'chroot "$1" systemctl mask --quiet {MASKED}',
             "printf '%s UTF-8\\n' en_US.UTF-8 de_DE.UTF-8 tr_TR.UTF-8 > \"$1/etc/locale.gen\"",
             'chroot "$1" locale-gen > /dev/null',
             'rm -f "$1"/etc/ssh/ssh_host_*',
@@ -85,7 +85,7 @@ class Recipe:
         return [
             "--variant=minbase",
             "--format=tar",
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join(PACKAGES.split())}",
             *(f"--customize-hook={hook}" for hook in hooks),
             self.suite,
             out,
@@ -181,7 +181,7 @@ def dropped_capabilities() -> list[str]:
     status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
     bounding = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd:")), 16)
     last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
-    missing = [name for bit, name in enumerate(CAPABILITIES) if bit <= last and not bounding >> bit & 1]
+    missing = [name for bit, name in enumerate(CAPABILITIES.split()) if bit <= last and not bounding >> bit & 1]
     return ["--cap-add=ALL", *(f"--cap-drop={name}" for name in missing)]
 
 
@@ -256,7 +256,8 @@ def wait_for_systemd(name: str, deadline: float) -> None:
             raise Trouble(f"{name} booted with failed units: {failed.strip()}")
         if run("docker", "inspect", "--format", "{{.State.Running}}", name).strip() != "true":
             logs = subprocess.run(["docker", "logs", "--tail=5", name], capture_output=True, check=False)
-            raise Trouble(f"{name} stopped while booting: {(logs.stdout + logs.stderr).decode(errors='replace').strip()}")
+            words = (logs.stdout + logs.stderr).decode(errors="replace").strip()
+            raise Trouble(f"{name} stopped while booting: {words}")
         if time.monotonic() > deadline:
             raise Trouble(f"{name} did not boot within {BOOT_SECONDS} s; systemd says '{said}'")
         time.sleep(0.3)

@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work behind `make`: each command is a list of steps. Standard library only, for it makes the environment itself."""
+"""The work behind `make`: each command is a list of steps. Standard library only: it makes the environment itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import types
 import typing as t
 
 from machine import HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
-from steps import Failed, Log, Missing, Step, Workbench, say
+from steps import Failed, Log, Step, Workbench, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -45,7 +45,7 @@ def environment() -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "NO_COLOR": "1",
         "PYTHONPYCACHEPREFIX": str(BUILD / "pycache"),
-        "ANSIBLE_CONFIG": "/dev/null",
+        "ANSIBLE_CONFIG": str(ROOT / "tests" / "ansible.cfg"),
         "ANSIBLE_HOME": str(BUILD / "ansible"),
         "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
         "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false",
@@ -117,9 +117,7 @@ def scripts(interpreter: str) -> list[str]:
             continue
         with (ROOT / path).open("rb") as file:
             first = file.readline(200)
-        if re.match(rb"#!\S*[/ ]" + interpreter.encode() + rb"[0-9.]*\b", first) or re.match(
-            rb"#!/usr/bin/env " + interpreter.encode() + rb"\b", first
-        ):
+        if re.match(rb"#!\S*(/| )" + interpreter.encode() + rb"[0-9.]*\b", first):
             found.append(str(path))
     return found
 
@@ -176,11 +174,38 @@ def unit() -> list[Step]:
 
 GET_PIP = '''\
 # ansible-test wants get-pip.py from a server of its own; the pip that Python brings along does the same.
-import ensurepip, subprocess, sys
+import ensurepip, os, subprocess, sys
 ensurepip.bootstrap()
+os.environ.pop("PIP_CONFIG_FILE", None)  # ensurepip hides all configuration, the mirror's address among it
 arguments = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
 sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *arguments]))
 '''
+
+
+def sanity_home() -> pathlib.Path:
+    """Return a home for ansible-test, kept for other clones: the environments that it makes there take minutes.
+
+    It lets neither pip's variables nor the user's home through, so pip's effective settings are written there.
+    """
+    home = CACHE / "ansible-test"
+    downloads = home / ".ansible" / "test" / "cache"
+    settings = home / ".config" / "pip" / "pip.conf"
+    for directory in (downloads, settings.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    for version in ("24_2", "25_2", "26_0"):
+        (downloads / f"get_pip_{version}.py").write_text(GET_PIP, encoding="ascii")
+    listing = subprocess.run(
+        [machine.venv / "bin" / "python", "-m", "pip", "config", "list"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    # One line each, the strongest last: global.cert='…', then :env:.cert='…'
+    found = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listing.stdout, re.MULTILINE))
+    settings.touch(mode=0o600)
+    settings.write_text("\n".join(["[global]", *(f"{key} = {value}" for key, value in found.items())]) + "\n", "utf-8")
+    return home
 
 
 def ansible_test_sanity(log: Log) -> None:
@@ -191,15 +216,12 @@ def ansible_test_sanity(log: Log) -> None:
         target = copy / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, target, follow_symlinks=False)
-    # A home of its own, kept for other clones: the environments that ansible-test makes there take minutes.
-    home = CACHE / "ansible-test"
-    downloads = home / ".ansible" / "test" / "cache"
-    downloads.mkdir(parents=True, exist_ok=True)
-    for version in ("24_2", "25_2", "26_0"):
-        (downloads / f"get_pip_{version}.py").write_text(GET_PIP, encoding="ascii")
-    configuration = os.environ.get("XDG_CONFIG_HOME") or str(pathlib.Path.home() / ".config")
+    # Else it asks the checkout's git, which knows nothing of build/: all targets skipped, and all is well.
+    log.run("git", "init", "--quiet", cwd=copy)
     python = f"--python={sys.version_info.major}.{sys.version_info.minor}"
-    log.run("ansible-test", "sanity", "--color=no", python, cwd=copy, HOME=str(home), XDG_CONFIG_HOME=configuration)
+    log.run("ansible-test", "sanity", "--color=no", python, cwd=copy, HOME=str(sanity_home()))
+    if not re.search(r"^Running sanity test ", log.text(), re.MULTILINE) or "All targets skipped" in log.text():
+        raise Failed("ansible-test found nothing to test")
 
 
 def sanity() -> list[Step]:
@@ -262,7 +284,8 @@ def bench() -> list[Step]:
     """Return the steps that measure, on hosts of their own."""
     state = BUILD / "bench"
     boot = "boot of the bench host"
-    measure = command("python", "tests/bench", "--inventory", str(state / "inventory.json"), "--report", str(RESULTS / "bench.txt"))
+    inventory, report = state / "inventory.json", RESULTS / "bench.txt"
+    measure = command("python", "tests/bench", f"--inventory={inventory}", f"--report={report}")
     return [
         Step(boot, command(*HOSTS, "boot", "--state", str(state), "trixie"), needs=(VENV, IMAGES)),
         Step("measurements", measure, needs=(boot,)),
@@ -321,9 +344,7 @@ def perform(name: str) -> int:
     report = REPORTS.get(name)
     if report and report.exists():
         say(f"\n{report.read_text(encoding='utf-8')}")
-    summary = bench.summary()
-    (RESULTS / "summary.txt").write_text(f"{summary}\n", encoding="utf-8")
-    say(summary)
+    (RESULTS / "summary.txt").write_text(f"{bench.summary()}\n", encoding="utf-8")
     return 0 if fine else 1
 
 

@@ -21,12 +21,12 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DAEMON_SECONDS = 60
 
 # The program that is needed, and the Debian packages that bring it.
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[str, ...]] = {
     "git": ("git",),
     "shellcheck": ("shellcheck",),
     "bwrap": ("bubblewrap",),
 }
-HOST_PROGRAMS = {
+HOST_PROGRAMS: dict[str, tuple[str, ...]] = {
     "docker": ("docker.io", "docker-cli"),
     "dockerd": ("docker.io",),
     "iptables": ("iptables",),
@@ -72,7 +72,7 @@ class Machine:
         if not missing:
             return
         if not is_debian():
-            raise Missing(f"missing here: {', '.join(missing)} (Debian's names); this is no Debian: install them by hand")
+            raise Missing(f"missing here: {', '.join(missing)} (Debian's names) [no Debian: install them by hand]")
         if os.geteuid() != 0:
             raise Missing(f"missing here: {', '.join(missing)} [as root: apt-get install {' '.join(missing)}]")
         apt = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
@@ -114,7 +114,7 @@ class Machine:
         if self.docker_answers(log):
             return
         if os.geteuid() != 0:
-            raise Missing("no Docker daemon answers this user [run as root, or add the user to a running daemon's group]")
+            raise Missing("no Docker daemon answers this user [run as root, or start one that this user may use]")
         log.write("$ dockerd")
         with log.path.open("ab") as file:
             try:
@@ -138,7 +138,7 @@ class Machine:
             time.sleep(0.5)
 
     def stop_docker(self, environment: dict[str, str]) -> str:
-        """End the daemon that `start_docker` started, unless others use it by now; return what was done, if anything."""
+        """End the daemon that `start_docker` started, unless others use it by now; return what was done, if any."""
         if self._daemon is None or self._daemon.poll() is not None:
             return ""
         running = subprocess.run(

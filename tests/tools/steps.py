@@ -116,6 +116,7 @@ class Outcome:
     seconds: float = 0
     passed: int = 0
     failed: int = 0
+    counted_tests: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -154,7 +155,8 @@ class Workbench:
         return not any(outcome.result == "failed" for outcome in self.outcomes)
 
     def _perform(self, step: Step, number: int, total: int) -> Outcome:
-        log = Log(self.logs / f"{number:02}-{re.sub(r'[^a-z0-9]+', '-', step.title.lower()).strip('-')}.log", self.environment)
+        name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")
+        log = Log(self.logs / f"{number:02}-{name}.log", self.environment)
         say(f"{number:3}/{total}  {step.title} {'.' * (WIDTH - len(step.title))} ", end="")
         started = time.monotonic()
         outcome = Outcome(step, "ok")
@@ -171,7 +173,7 @@ class Workbench:
             tail = log.cause()
         outcome.seconds = time.monotonic() - started
         self._count(outcome)
-        tests = f"  {outcome.passed} passed, {outcome.failed} failed" if step.junit and outcome.result != "skipped" else ""
+        tests = f"  {outcome.passed} passed, {outcome.failed} failed" if outcome.counted_tests else ""
         say(f"{outcome.result if outcome.result != 'failed' else 'FAILED'}  {outcome.seconds:.1f} s{tests}")
         if outcome.result != "ok":
             for line in tail:
@@ -194,22 +196,27 @@ class Workbench:
         if junit and junit.exists():
             outcome.passed, outcome.failed, skipped = counts(junit)
             outcome.reasons += skipped
+            outcome.counted_tests = True
         if outcome.result == "failed" and not outcome.failed:
             outcome.failed = 1
         elif outcome.result == "ok" and outcome.step.counted:
             outcome.passed += 1
 
     def summary(self) -> str:
-        """Print what failed and what was skipped, and return the closing line."""
+        """Print what failed and what was skipped, last the plain count of tests; return that line."""
         passed = sum(outcome.passed for outcome in self.outcomes)
         failed = sum(outcome.failed for outcome in self.outcomes)
-        say(f"\n{self.title}: {len(self.outcomes)} steps in {time.monotonic() - self.started:.0f} s, logs in {self.logs}")
+        seconds = time.monotonic() - self.started
+        say(f"\n{self.title}: {len(self.outcomes)} steps in {seconds:.0f} s, logs in {self.logs}")
         for outcome in self.outcomes:
             if outcome.result == "failed":
                 say(f"  FAILED   {outcome.step.title}")
             for reason in outcome.reasons if outcome.result != "failed" else []:
                 say(f"  skipped  {outcome.step.title}: {reason}")
-        return f"{passed} passed, {failed} failed"
+        count = f"{passed} passed, {failed} failed"
+        if passed or failed:
+            say(count)
+        return count
 
 
 def say(text: str, end: str = "\n") -> None:
