@@ -41,6 +41,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~]*-[0-9a-f]{12}\Z")
 _INCOMING, _ASIDE, _LINK = ".incoming-", ".tampered-", ".current-"
 _UNKNOWN = "unknown"
+_NO_LINK = "(no link)"
 
 
 class ReleaseError(Exception):
@@ -213,6 +214,8 @@ def plan(wanted: Release, found: Found, keep: int, busy: t.Callable[[t.Iterable[
     others = sorted((r for r in rest if r.fault is None), key=lambda r: (r.withdrawn, -r.sequence))
     used = busy([r.name for r in rest if r.fault is not None or r in others[keep:]]) if rest else set()
     wanted_command = f"{_layout.CURRENT}/bin/slotctl"
+    if found.command == _NO_LINK:
+        raise ReleaseError(f"{COMMAND} is no link, so it is not ours to replace [move it away]")
     if found.command != wanted_command:
         steps.append(Step(COMMAND, "link", found.command, wanted_command))
     for release in rest:
@@ -395,7 +398,7 @@ def _link_at(path: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError:
-        raise ReleaseError(f"{path} is no link, so it is not ours to replace [move it away]") from None
+        return _NO_LINK
 
 
 def _switch(root: str, name: str) -> None:
