@@ -310,7 +310,9 @@ def _account_changes(slot: Slot, found: Found, ids: Ids, shell: str) -> t.Iterat
     for path, wanted in _directories(slot.name, ids.uid).items():
         have = found.directories.get(path)
         if have != wanted:
-            yield Change(Step(path, "mend directory" if have else "make directory", str(have or ""), str(wanted)))
+            yield Change(
+                Step(path, "mend directory" if have else "make directory", str(have) if have else None, str(wanted))
+            )
 
 
 def _password_changes(slot: Slot, name: str, found: Found) -> t.Iterator[Change]:

@@ -1,5 +1,6 @@
 #!/usr/bin/python
 # Copyright: confined.slots contributors
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keep the Unix accounts of all slots of a host."""
 
@@ -98,9 +99,13 @@ steps:
 import grp
 import os
 import pwd
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.confined.slots.plugins.module_utils import _accounts, _declarations, _files, _ledger, _steps
+
+from ..module_utils import _accounts, _ledger, _steps
+from ..module_utils._declarations import Invalid, parse, slots_argument
+from ..module_utils._files import UnsafePath
 
 
 def is_in_use(number: int) -> bool:
@@ -118,7 +123,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "slots": _declarations.slots_argument(),
+            "slots": slots_argument(),
             "uid_first": {"type": "int", "default": 20000},
             "uid_last": {"type": "int", "default": 29999},
             "subid_first": {"type": "int", "default": 200_000_000},
@@ -129,19 +134,19 @@ def main() -> None:
     )
     try:
         module.exit_json(**converge(module.params, module.check_mode))
-    except (_declarations.Invalid, _files.UnsafePath, _accounts.Failed) as refused:
+    except (Invalid, UnsafePath, _accounts.Failed) as refused:
         module.fail_json(msg=str(refused))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'the accounts'}: {error.strerror} [converge again once mended]")
 
 
-def converge(params: dict, check_mode: bool) -> dict:
+def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
     """Make the accounts as declared and return the module's result."""
-    slots = _declarations.parse(params["slots"])
+    slots = parse(params["slots"])
     pool = _ledger.Pool(*(params[key] for key in ("uid_first", "uid_last", "subid_first", "subid_count")))
     shell = params["shell"]
     if not os.access(shell, os.X_OK):
-        raise _declarations.Invalid(f"shell is '{shell}', which is no program of this host [choose one of /etc/shells]")
+        raise Invalid(f"shell is '{shell}', which is no program of this host [choose one of /etc/shells]")
     with _ledger.exclusive():
         found = _accounts.find(slots)
         ledger = _accounts.with_ids(slots, found, pool, is_in_use)
