@@ -74,11 +74,15 @@ class Recipe:
     mirror: str
 
     def arguments(self, out: str) -> list[str]:
-        """Return mmdebstrap's arguments that write the image as a tar archive to `out`."""
+        """Return mmdebstrap's arguments that write the image as a tar archive to `out`.
+
+        The account `oper` is for a person who is not root.
+        """
         hooks = [
             f'chroot "$1" systemctl mask --quiet {MASKED}',
             "printf '%s UTF-8\\n' en_US.UTF-8 de_DE.UTF-8 tr_TR.UTF-8 > \"$1/etc/locale.gen\"",
             'chroot "$1" locale-gen > /dev/null',
+            'chroot "$1" useradd --create-home --shell /bin/bash oper',
             'rm -f "$1"/etc/ssh/ssh_host_*',
             ': > "$1/etc/machine-id"',
         ]

@@ -307,16 +307,14 @@ COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
 REPORTS = {"demo": RESULTS / "demo.txt", "bench": RESULTS / "bench.txt"}
 
 
-def remove_hosts(bench_environment: dict[str, str]) -> None:
+def remove_hosts(environment: dict[str, str]) -> None:
     """Remove the hosts of every command, also those that a killed run left."""
     for name in ("hosts", "demo", "bench"):
         if (BUILD / name).exists():
-            subprocess.run(
-                [*HOSTS, "remove", "--state", str(BUILD / name)],
-                stdin=subprocess.DEVNULL,
-                env=bench_environment,
-                check=False,
-            )
+            remove = [*HOSTS, "remove", "--state", str(BUILD / name)]
+            subprocess.run(remove, stdin=subprocess.DEVNULL, env=environment, check=False)
+    # Molecule's memory of having created them.
+    shutil.rmtree(BUILD / "molecule", ignore_errors=True)
 
 
 def clean() -> int:
@@ -356,7 +354,7 @@ def interrupted(number: int, _frame: types.FrameType | None) -> t.NoReturn:
 def main(argv: list[str]) -> int:
     """Run one command and return the exit status."""
     if len(argv) != 1 or argv[0] not in {*COMMANDS, "clean"}:
-        for name, (words, _) in COMMANDS.items():
+        for name, (words, _steps) in COMMANDS.items():
             say(f"  make {name:9} {words}")
         say(f"  make {'clean':9} remove the hosts, .venv and build/")
         return 0 if argv == ["help"] else 2

@@ -76,10 +76,13 @@ class Log:
         """Return the few lines of the log that most likely name the cause."""
         lines = [line.rstrip() for line in self.text().splitlines() if line.strip() and not line.startswith("$ ")]
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", line)[:200] for line in lines]
+        if errors := [line for line in lines if re.match(r"(ERROR|FATAL): ", line)]:
+            return errors[-TAIL:]
         for number in range(len(lines) - 1, -1, -1):
-            # Ansible goes on with other hosts and a recap after the line that matters.
+            # Ansible goes on with other hosts and a recap after the line that matters, and prints the dull keys first.
             if re.match(r"(fatal|failed): \[|\[ERROR\]|ERROR!", lines[number]):
-                return lines[number : number + TAIL]
+                dull = r"    (changed|delta|end|rc|start|\w+_lines|invocation): |    (-|    )"
+                return [line for line in lines[number:] if not re.match(dull, line)][:TAIL]
         return lines[-TAIL:]
 
 
