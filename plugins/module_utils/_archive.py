@@ -179,8 +179,11 @@ def extract(archive: str, directory: str) -> None:
             if member.issym():
                 links[path] = member.linkname
             elif member.isreg() or member.islnk():
-                content = tar.extractfile(member)
-                if content is None or not path:
+                try:
+                    content = tar.extractfile(member) if path else None
+                except KeyError:  # a hard link to what the archive does not hold
+                    content = None
+                if content is None:
                     raise Untrusted(f"the archive holds {printable(member.name)}, which has no content")
                 mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
                 with (
