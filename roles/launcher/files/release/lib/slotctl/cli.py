@@ -1,0 +1,240 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command line of slotctl, and the one place where errors become messages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from confined_slots._refusals import EXIT_REFUSED, Refusal, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+EXIT_FAILED = 1
+EXIT_INTERNAL = 70
+EXIT_NOT_ROOT = 77
+
+ABOUT = "See and start the slots of this host: accounts in which a coding CLI works and sees only what it was given."
+EXITS = """\
+exit status:
+  0      done (run: that of the CLI; 128+N if signal N ended it)
+  1      it could not be done, or a check failed
+  2      the command line is wrong
+  70     an error in slotctl itself
+  77     not run as root
+  125    refused: the message is CODE: WHAT [CURE], with --json an object {"refusal", "what", "cure"} on standard error
+"""
+EXAMPLES = """\
+examples:
+  sudo slotctl list                          which slots are there
+  sudo slotctl status coder                  would a session start? if not, why, and what mends it
+  sudo slotctl run coder                     start its CLI in the first workspace, on this terminal
+  sudo slotctl run coder --workspace review -- --continue
+  sudo slotctl stop coder                    end its sessions
+"""
+RUN = """\
+What stands after -- goes to the CLI as it is. Standard input and output that are both terminals give the session a
+terminal of its own; otherwise its output is byte for byte what the CLI wrote.
+With --json the messages of slotctl and the end record are JSON objects, one a line, on standard error.
+
+examples:
+  sudo slotctl run coder
+  sudo slotctl run coder --workspace review -- --continue
+  sudo slotctl run coder -- -p 'run the tests' < /dev/null > out.txt
+"""
+
+
+def main(release: str, argv: list[str]) -> int:
+    """Run slotctl's command line; return the exit status. No traceback reaches a user."""
+    as_json = "--json" in argv[: argv.index("--") if "--" in argv else len(argv)]
+    try:
+        status = _dispatch(release, argv)
+        sys.stdout.flush()
+        return status
+    except Refusal as refusal:
+        sys.stderr.write(f"{refusal.as_json()}\n" if as_json else f"slotctl: {refusal}\n")
+        return EXIT_REFUSED
+    except Failed as failed:
+        sys.stderr.write(json.dumps({"error": str(failed)}) + "\n" if as_json else f"slotctl: {failed}\n")
+        return failed.status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `slotctl list | head`
+        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        return EXIT_FAILED
+    except Exception as error:
+        sys.stderr.write(f"slotctl: internal error: {_place(error)} [report it; nothing weaker was started]\n")
+        return EXIT_INTERNAL
+
+
+class Failed(Exception):
+    """Something that could not be done: one sentence, the cure in brackets."""
+
+    def __init__(self, message: str, status: int = EXIT_FAILED) -> None:
+        self.status = status
+        super().__init__(printable(message))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    form = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser("slotctl", description=ABOUT, epilog=f"{EXAMPLES}\n{EXITS}", formatter_class=form)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, about: str, epilog: str = "", slot: str = "the slot's name, as `slotctl list` shows it") -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=epilog, formatter_class=form)
+        if slot:
+            added.add_argument("slot", metavar="SLOT", help=slot)
+        added.add_argument("--json", action="store_true", help="for programs: one JSON document instead of text")
+        return added
+
+    command("list", "list the slots of this host", slot="")
+    command("status", "check whether a session would start, and say what stands in its way", "exit status 1 if it would be refused")
+    command("policy", "show what a slot may see and use, as it was compiled")
+    command("binds", "show every path that a session sees, with the reason")
+    started = command("run", "start a session of a slot's CLI and wait for its end", RUN)
+    started.usage = "slotctl run SLOT [--workspace W] [--json] [-- CLI-ARGS]"
+    started.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
+    tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
+    tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
+    stopped = command("stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left")
+    stopped.add_argument("session", metavar="SESSION", nargs="?", help="only this one, as `slotctl sessions` shows it")
+    shown = command("sessions", "list the slot's sessions, running and ended, the newest first")
+    shown.add_argument("--most", metavar="N", type=int, default=20, help="at most so many (default: 20)")
+    release = command("release", "list, verify or roll back the releases of launcher and slotctl", slot="")
+    release.add_argument("action", choices=("list", "verify", "rollback"), help="verify: every file against its hash")
+    release.add_argument("name", metavar="NAME", nargs="?", help="a release (default: verify the active one, roll back to the previous)")
+    return top
+
+
+def _dispatch(release: str, argv: list[str]) -> int:
+    if argv[:1] == ["session-ended"]:  # PID 1's, not for people
+        from .ended import session_ended
+
+        return session_ended(argv[1], argv[2], os.environ)
+    cut = argv.index("--") if "--" in argv else len(argv)
+    options, rest = parser().parse_args(argv[:cut]), argv[cut + 1 :]
+    if cut < len(argv) and options.command != "run":
+        raise Failed(f"'{options.command}' takes nothing after -- [see 'slotctl {options.command} --help']", 2)
+    if os.geteuid() != 0:
+        raise Failed("only root can look into slots [run it with sudo]", EXIT_NOT_ROOT)
+    if options.command == "run":
+        from .run import run
+
+        return run(options.slot, options.workspace, rest, json=options.json)
+    return COMMANDS[options.command](release, options)
+
+
+def _show(options: argparse.Namespace, found: t.Any, text: t.Callable[[t.Any], str]) -> None:
+    sys.stdout.write(json.dumps(found, indent=1) + "\n" if options.json else text(found))
+
+
+def _list(release: str, options: argparse.Namespace) -> int:
+    from . import show
+
+    _show(options, show.listed(), show.show_list)
+    return 0
+
+
+def _status(release: str, options: argparse.Namespace) -> int:
+    from . import show
+
+    found = show.status(options.slot)
+    _show(options, found, show.show_status)
+    return 0 if found["ready"] else EXIT_FAILED
+
+
+def _policy(release: str, options: argparse.Namespace) -> int:
+    from . import show
+
+    _show(options, show.policy(options.slot), show.show_policy)
+    return 0
+
+
+def _binds(release: str, options: argparse.Namespace) -> int:
+    from . import show
+
+    found = show.policy(options.slot)
+    _show(options, found["mounts"] if options.json else found, show.show_binds)
+    return 0
+
+
+def _sessions(release: str, options: argparse.Namespace) -> int:
+    from . import show
+
+    _show(options, show.sessions(options.slot, options.most), show.show_sessions)
+    return 0
+
+
+def _stop(release: str, options: argparse.Namespace) -> int:
+    from .stop import NotStopped, stop
+
+    try:
+        ids = stop(options.slot, options.session)
+    except NotStopped as error:
+        raise Failed(str(error)) from None
+    _show(options, {"stopped": ids}, lambda _: "".join(f"session {each} was stopped\n" for each in ids) or "no session runs\n")
+    return 0
+
+
+def _selftest(release: str, options: argparse.Namespace) -> int:
+    import dataclasses
+
+    from .selftest import selftest
+    from .slots import load
+    from .tables import table
+
+    load(options.slot)
+
+    def progress(text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{printable(text)}")
+
+    rows = selftest(options.slot, release, mutate=not options.no_mutations, progress=progress)
+    progress("")
+    cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
+    _show(options, [dataclasses.asdict(row) for row in rows], lambda _: table(("RESULT", "KIND", "NAME", "CLAIM", "FOUND"), cells))
+    return 0 if all(row.ok for row in rows) else EXIT_FAILED
+
+
+def _release(release: str, options: argparse.Namespace) -> int:
+    from . import release as releases
+
+    try:
+        if options.action == "list":
+            _show(options, releases.listed(), releases.show)
+        elif options.action == "verify":
+            found = releases.verified(options.name)
+            _show(options, found, lambda found: f"{found['release']}: {len(found['files'])} files as listed\n")
+        else:
+            steps = releases.rolled_back(options.name)
+            _show(options, steps, lambda steps: "".join(f"{step['subject']}: {step['action']} {step['after']}\n" for step in steps) or "nothing to do\n")
+    except releases.ReleaseError as error:
+        raise Failed(str(error)) from None
+    return 0
+
+
+def _place(error: Exception) -> str:
+    """Return class, text and place of an error, on one line."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "?"
+    return printable(f"{type(error).__name__}: {error} at {where}")[:500]
+
+
+COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
+    "list": _list,
+    "status": _status,
+    "policy": _policy,
+    "binds": _binds,
+    "sessions": _sessions,
+    "stop": _stop,
+    "selftest": _selftest,
+    "release": _release,
+}

@@ -1,0 +1,113 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The end of a session on record: written by PID 1's ExecStopPost, so that it is kept even if slotctl was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from confined_slots import _layout, _sessions
+from confined_slots._refusals import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+KINDS = ("args", "status", "record")
+
+
+def session_ended(slot: str, session: str, environ: t.Mapping[str, str]) -> int:
+    """Record the end of a session of which systemd says how its main process ended; return the exit status."""
+    if not _sessions.is_session(session) or "/" in slot:
+        raise Refusal("audit-unavailable", f"{session!r:.80} is no session", "slotctl is not called like this by hand")
+    words = [environ.get(name, "") for name in ("SERVICE_RESULT", "EXIT_CODE", "EXIT_STATUS")]
+    end_session(slot, session, *words)
+    return 0
+
+
+def end_session(slot: str, session: str, result: str, code: str, status: str) -> dict[str, t.Any]:
+    """Judge how a session ended, put it on record, remove the session's files; return the end record."""
+    try:
+        record = os.open(_sessions.path_of(slot, session, "record"), os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refusal("audit-unavailable", f"session {session} has no record: {error.strerror}", "see 'journalctl -u systemd-journald'") from None
+    try:
+        lines = _sessions.lines_of(os.pread(record, os.fstat(record).st_size, 0))
+        start = lines[0] if lines else {}
+        asked = next((str(line.get("reason", "")) for line in lines if line.get("event") == "stop"), "")
+        if not asked and not _held(record):
+            asked = "its caller was gone"
+        verdict = _sessions.judge(_report(slot, session), result, code, status, stopped=bool(asked))
+        end = {"event": "end", "slot": slot, "session": session, "end": _sessions.now(), **verdict.fields()}
+        if asked and verdict.outcome == "stopped":
+            end["reason"] = asked
+        for key in ("workspace", "mode", "policy", "release", "caller", "start"):
+            if key in start:
+                end[key] = start[key]
+        os.write(record, _sessions.as_line(end).encode())
+    finally:
+        os.close(record)
+    remove_files(slot, session)
+    _sessions.append(slot, _gid(slot), end)
+    return end
+
+
+def record_refusal(start: dict[str, t.Any], refusal: Refusal) -> None:
+    """Put on record that a session was refused before it began; where that cannot be done the refusal itself must do."""
+    words = {"code": refusal.code, "what": refusal.what, "cure": refusal.cure}
+    record = {**start, "event": "refused", "outcome": "refused", "refusal": words, "end": _sessions.now()}
+    try:
+        if refusal.code == "slot-unknown":
+            _sessions.to_journal(record)
+        else:
+            _sessions.append(start["slot"], _gid(start["slot"]), record)
+    except (Refusal, OSError):
+        return
+
+
+def ask(record: int, reason: str) -> None:
+    """Note in an open SESSION.record that the session is asked to stop, and why."""
+    os.lseek(record, 0, os.SEEK_END)
+    os.write(record, _sessions.as_line({"event": "stop", "reason": reason, "time": _sessions.now()}).encode())
+
+
+def hold(record: int) -> None:
+    """Show by a lock on SESSION.record that the session's caller lives."""
+    fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_files(slot: str, session: str) -> None:
+    """Remove the session's files beside its run directory."""
+    for kind in KINDS:
+        try:
+            os.unlink(_sessions.path_of(slot, session, kind))
+        except FileNotFoundError:
+            continue
+
+
+def _held(record: int) -> bool:
+    try:
+        fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _report(slot: str, session: str) -> bytes:
+    try:
+        descriptor = os.open(_sessions.path_of(slot, session, "status"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _sessions.MOST_REPORTED)
+    finally:
+        os.close(descriptor)
+
+
+def _gid(slot: str) -> int:
+    """Return the group that may read the slot's records: that of their directory."""
+    try:
+        return os.stat(_layout.log(slot)).st_gid
+    except FileNotFoundError:
+        return 0

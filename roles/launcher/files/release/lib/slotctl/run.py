@@ -1,0 +1,324 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`slotctl run`: everything is checked, the start is recorded, systemd runs the session, the end is recorded."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import sys
+import time
+
+from confined_slots import _layout, _sessions
+from confined_slots._launch import check_enabled, workspace_path
+from confined_slots._manifest import open_trusted, verify_release
+from confined_slots._plan import value, values
+from confined_slots._refusals import EXIT_REFUSED, Refusal, printable
+
+from . import ended, unit
+from .slots import CONVERGE, Slot, check_known, current_release, load
+from .streams import Streams, open_missing, register
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+    from .streams import Relay
+
+MOST_ARGUMENTS = 1 << 21
+# systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
+STOP_PATIENCE = 3 * unit.STOP_SECONDS
+DRAIN_SECONDS = 2.0
+
+
+def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
+    """Run a session; return the CLI's exit status. Refusal if it does not start."""
+    open_missing()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
+    start: dict[str, t.Any] = {"event": "start", "slot": name, "session": "", "workspace": workspace or "", "caller": caller()}
+    try:
+        check_known(name)
+        release = current_release()
+        verify_release(release)
+        slot = load(name)
+        start |= described(slot, release)
+        chosen = preflight(slot, workspace, arguments)
+        start |= {"workspace": chosen, "arguments": len(arguments), "session": _sessions.new_session(), "start": _sessions.now()}
+        files = Files(slot, start, arguments)
+    except Refusal as refusal:
+        ended.record_refusal(start, refusal)
+        raise
+    return Session(slot, release, start, files).run(json=json)
+
+
+def caller() -> dict[str, t.Any]:
+    """Return who asks: by sudo's word, and by the kernel's audit trail, which a login sets once."""
+    uid = os.environ.get("SUDO_UID", "")
+    found: dict[str, t.Any] = {"uid": int(uid) if uid.isascii() and uid.isdigit() else os.getuid()}
+    try:
+        found["user"] = printable(os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name)[:64]
+    except KeyError:
+        found["user"] = ""
+    try:
+        with open("/proc/self/loginuid", encoding="ascii") as file:
+            login = int(file.read(16))
+    except (OSError, ValueError):
+        return found
+    return found if login == 0xFFFFFFFF else found | {"login_uid": login}
+
+
+def described(slot: Slot, release: str) -> dict[str, t.Any]:
+    """Return what a record says of the policy that a session runs under."""
+    provider = slot.policy["provider"]
+    return {
+        "mode": slot.policy["mode"],
+        "provider": {key: provider[key] for key in ("name", "version", "identity")},
+        "profile_version": provider["profile_version"],
+        "policy": value(slot.records, "fingerprint"),
+        "release": os.path.basename(release),
+    }
+
+
+def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
+    """Return the workspace's name, once nothing is known to stand in the way of a session; Refusal otherwise."""
+    check_enabled(slot.records)
+    names = [name for name, _ in values(slot.records, "workspace")]
+    chosen = workspace if workspace is not None else names[0]
+    workspace_path(slot.records, chosen)
+    check_account(slot)
+    check_credential(slot)
+    if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
+        raise Refusal("policy-invalid", f"the CLI's arguments are longer than {MOST_ARGUMENTS} bytes", "put them into a file")
+    return chosen
+
+
+def check_account(slot: Slot) -> None:
+    """Refuse if the slot's account is not the one that the plan was compiled for."""
+    name = _layout.account(slot.name)
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise Refusal("policy-invalid", f"there is no account {name}", CONVERGE) from None
+    if (entry.pw_uid, entry.pw_gid) != (slot.uid, slot.gid):
+        found = f"{entry.pw_uid}:{entry.pw_gid}"
+        raise Refusal("policy-invalid", f"{name} is {found}, its plan was compiled for {slot.uid}:{slot.gid}", CONVERGE)
+
+
+def credential_file(slot: Slot) -> str | None:
+    """Return the path of the file with the slot's credential, None if it was declared without one."""
+    if not values(slot.records, "credential"):
+        return None
+    return _layout.credential(slot.name, slot.policy["provider"]["name"])
+
+
+def check_credential(slot: Slot) -> None:
+    """Refuse if the credential that the plan asks for is not there, or could have come from others than root."""
+    path = credential_file(slot)
+    if path is None:
+        return
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        raise Refusal("credential-missing", f"{path}: {error.strerror}", CONVERGE) from None
+    if found.st_uid != 0 or found.st_mode & 0o177777 != 0o100600:
+        raise Refusal("credential-missing", f"{path} is not root's own file with mode 0600", CONVERGE)
+
+
+class Files:
+    """A session's files, made and open; the start is on record once they stand."""
+
+    def __init__(self, slot: Slot, start: dict[str, t.Any], arguments: list[str]) -> None:
+        self.slot, self.session = slot.name, start["session"]
+        directory = f"{_layout.RUN}/{slot.name}"
+        words = b"".join(os.fsencode(word) + b"\0" for word in arguments)
+        try:
+            parent = _open_run_directory(slot.name)
+            try:
+                self._make(parent, "args", 0o640, slot.gid, words)
+                self.status = self._make(parent, "status", 0o620, slot.gid, b"")
+                self.record = self._make(parent, "record", 0o600, 0, _sessions.as_line(start).encode())
+                os.set_inheritable(self.record, False)
+            finally:
+                os.close(parent)
+        except OSError as error:
+            self.remove()
+            raise Refusal("audit-unavailable", f"{directory}: {error.strerror}", "make room on its file system") from None
+        try:
+            _sessions.append(slot.name, slot.gid, start)
+        except Refusal:
+            self.remove()
+            raise
+
+    def end(self) -> dict[str, t.Any] | None:
+        """Return the end record, None while there is none."""
+        size = os.fstat(self.record).st_size
+        for record in _sessions.lines_of(os.pread(self.record, size, 0)):
+            if record.get("event") == "end":
+                return record
+        return None
+
+    def remove(self) -> None:
+        """Remove what is there of the files."""
+        ended.remove_files(self.slot, self.session)
+
+    def _make(self, parent: int, kind: str, mode: int, gid: int, data: bytes) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(f"{self.session}.{kind}", flags, 0o600, dir_fd=parent)
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fchown(descriptor, 0, gid)
+        os.fchmod(descriptor, mode)
+        return descriptor
+
+
+class Session:
+    """One session from the start of its unit to its end record."""
+
+    def __init__(self, slot: Slot, release: str, start: dict[str, t.Any], files: Files) -> None:
+        self.slot, self.release, self.start, self.files = slot, release, start, files
+        self.name, self.session = slot.name, start["session"]
+        self.received: list[int] = []
+
+    def run(self, *, json: bool) -> int:
+        """Run it; return the exit status."""
+        pty = os.isatty(0) and os.isatty(1)
+        streams = None if pty else Streams()
+        ended.hold(self.files.record)
+        saved = _terminal_modes() if pty else None
+        wakeup = self._catch_signals()
+        client = unit.spawn(self._command(pty=pty, json=json), streams.given if streams else (0, 1, 2))
+        if streams:
+            streams.close_given()
+        status = self._wait(client, streams, wakeup)
+        if saved is not None and status != 0:
+            _restore_terminal(saved)
+        end = self._end()
+        return self._tell(end, streams.error if streams else None, json=json)
+
+    def _command(self, *, pty: bool, json: bool) -> list[str]:
+        credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
+        wanted = unit.properties(self.name, self.session, self.release, credential, longest)
+        launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
+        words = [*launcher, self.start["workspace"], self.session]
+        environment = unit.terminal_environment(os.environ)
+        inner = unit.service(self.name, self.session, wanted, environment, words, pty=pty)
+        return unit.client(self.name, self.session, inner, parent=os.getpid())
+
+    def _catch_signals(self) -> int:
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, lambda number, _: self.received.append(number))
+        return read_end
+
+    def _wait(self, client: int, streams: Streams | None, wakeup: int) -> int:
+        """Copy what is to be copied until the client ends, stop the session when a signal says so; return its status."""
+        child, stopper, deadline = os.pidfd_open(client), 0, 0.0
+        status: int | None = None
+        while status is None or (streams and streams.outward and time.monotonic() < deadline):
+            relays = streams.relays() if streams else []
+            if status is not None and not any(relay.open for relay in (streams.outward if streams else [])):
+                break
+            poll = select.poll()
+            waiting = register(poll, relays)
+            poll.register(wakeup, select.POLLIN)
+            if status is None:
+                poll.register(child, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(200 if stopper or status is not None else None)}
+            for descriptor in ready & waiting.keys():
+                for relay in waiting[descriptor]:
+                    relay.step()
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+            if status is None and child in ready:
+                status = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
+                deadline = time.monotonic() + DRAIN_SECONDS
+            if self.received and status is None:
+                stopper, deadline = self._keep_stopping(client, stopper, deadline)
+        os.close(child)
+        if stopper:
+            os.waitpid(stopper, 0)
+        return status
+
+    def _keep_stopping(self, client: int, stopper: int, deadline: float) -> tuple[int, float]:
+        """Have systemd stop the unit, again if it was not there yet; give up on the client after STOP_PATIENCE."""
+        if not deadline:
+            deadline = time.monotonic() + STOP_PATIENCE
+            ended.ask(self.files.record, f"signal {signal.Signals(self.received[0]).name} to slotctl")
+        if stopper and os.waitpid(stopper, os.WNOHANG) != (0, 0):
+            stopper = 0
+        if not stopper:
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            stopper = unit.spawn(unit.stop_command(self.name, self.session), (null, null, null))
+            os.close(null)
+        if time.monotonic() > deadline:
+            os.kill(client, signal.SIGKILL)
+        return stopper, deadline
+
+    def _end(self) -> dict[str, t.Any]:
+        """Return the end record; if there is none yet, the client was lost or the unit never came to be: see to it."""
+        found = self.files.end()
+        if found is None:
+            unit.stop(self.name, self.session)
+            found = self.files.end()
+        if found is None:
+            found = ended.end_session(self.name, self.session, "", "", "")
+        return found
+
+    def _tell(self, end: dict[str, t.Any], error: Relay | None, *, json: bool) -> int:
+        outcome, status = end["outcome"], int(end["exit_status"])
+        if outcome == "sandbox-failed":
+            raise Refusal("sandbox-unavailable", *self._sandbox_failure(end, error))
+        if json and outcome != "refused":
+            sys.stderr.write(_sessions.as_line(end))
+        elif outcome == "timed-out":
+            sys.stderr.write(f"slotctl: session {self.session} ended at the slot's session_max\n")
+        elif outcome == "stopped":
+            sys.stderr.write(f"slotctl: session {self.session} was stopped ({end.get('reason') or 'asked'})\n")
+        return 128 + self.received[0] if self.received else status
+
+    def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:
+        said = printable(error.kept.decode("utf-8", "replace").strip()) if error else ""
+        what = f"session {self.session}: the sandbox did not come to be ({end.get('reason', '')})"
+        if said:
+            return f"{what}: {said}", f"see 'slotctl selftest {self.name}'"
+        name = _layout.session_unit(self.name, self.session)
+        return f"{what}; what it said stands above", f"see 'slotctl selftest {self.name}' and 'journalctl -u {name}'"
+
+
+def _open_run_directory(slot: str) -> int:
+    """Return a descriptor of /run/confined-slots/SLOT, made if a boot has removed it."""
+    parent = open_trusted(os.path.dirname(_layout.RUN))
+    for name, mode in ((os.path.basename(_layout.RUN), 0o755), (slot, 0o711)):
+        try:
+            os.mkdir(name, mode, dir_fd=parent)
+            os.chmod(name, mode, dir_fd=parent)
+        except FileExistsError:
+            pass
+        os.close(parent)
+        parent = open_trusted(_layout.RUN if name != slot else f"{_layout.RUN}/{slot}")
+    return parent
+
+
+def _terminal_modes() -> list[t.Any]:
+    import termios
+
+    return termios.tcgetattr(0)
+
+
+def _restore_terminal(modes: list[t.Any]) -> None:
+    """Put the caller's terminal back as it was: a systemd-run that was killed has left it raw."""
+    import termios
+
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        termios.tcsetattr(0, termios.TCSADRAIN, modes)
+    except termios.error:  # the terminal has gone
+        return
+
+
+__all__ = ["EXIT_REFUSED", "run"]

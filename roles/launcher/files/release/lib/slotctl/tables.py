@@ -1,0 +1,25 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Aligned columns for people."""
+
+from __future__ import annotations
+
+from confined_slots._refusals import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+
+def table(heads: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> str:
+    """Return rows under heads, columns aligned, each cell on one line."""
+    lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads) - 1)]
+    texts = ["  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in lines]
+    return "".join(f"{text.rstrip()}\n" for text in texts)
+
+
+def pairs(rows: t.Sequence[tuple[str, str]]) -> str:
+    """Return names and values, one pair a line, values aligned."""
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"{name.ljust(width)}  {printable(text)}".rstrip() + "\n" for name, text in rows)
