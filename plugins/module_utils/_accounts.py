@@ -174,14 +174,14 @@ def check(ledger: Ledger, slots: t.Sequence[Slot], found: Found) -> None:
         if account is not None and account.uid != ids.uid:
             raise Invalid(
                 f"account '{name}' has uid {account.uid} and the ledger says {ids.uid}; a uid in use is never changed"
-                f" [give it {ids.uid} back, or remove the slot]"
+                f" [give it {ids.uid} back]"
             )
         if account is not None and not account.shadowed:
             raise Invalid(f"account '{name}' has its password in {PASSWD}, for all to read [run pwconv]")
         if group is not None and group.gid != ids.uid:
             raise Invalid(
                 f"group '{name}' has gid {group.gid} and the ledger says {ids.uid}; a gid in use is never changed"
-                f" [give it {ids.uid} back, or remove the slot]"
+                f" [give it {ids.uid} back]"
             )
     uids = {ids.uid: name for name, ids in mine.items()}
     for other in found.accounts:
@@ -267,11 +267,9 @@ def run(command: t.Sequence[str], text: str = "") -> None:
             timeout=300,
         )
     except FileNotFoundError:
-        raise Failed(f"{command[0]} is not installed [install the packages passwd and uidmap]") from None
+        raise Failed(f"{command[0]} is not installed [install the package that has it]") from None
     except subprocess.TimeoutExpired:
-        raise Failed(
-            f"`{' '.join(command)}` has not ended in 300 s [is another tool holding /etc/.pwd.lock?]"
-        ) from None
+        raise Failed(f"`{' '.join(command)}` has not ended in 300 s [see what it waits for]") from None
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())
         raise Failed(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}")
@@ -373,14 +371,14 @@ def _check_ranges(mine: t.Mapping[str, Ids], found: Found) -> None:
                 raise Invalid(
                     f"subid-overlap: {what} {_dash(span)} of '{name}' and {_dash(other_span)} of '{other}' ({where})"
                     " overlap; one would own files of the other, and a range in use is never moved"
-                    f" [take the range from '{other}', or remove the slot]"
+                    f" [take the range from '{other}']"
                 )
         for entry in ranges or ():
             name = _owner(entry, by_uid)
             if name in mine and entry.span != mine[name].span:
                 raise Invalid(
                     f"{path} gives '{name}' {_dash(entry.span)} besides the {_dash(mine[name].span)} of the ledger;"
-                    f" a range in use is never taken away [remove the line yourself, or remove the slot]"
+                    f" a range in use is never taken away [remove the line yourself]"
                 )
 
 

@@ -51,9 +51,7 @@ def find(slots: t.Sequence[Slot]) -> dict[str, Found]:
         found[directory] = Found(_files.owned(directory))
         if found[directory].owned is None:
             continue
-        with _files.trusted_directory(directory) as descriptor:
-            names = os.listdir(descriptor)
-        for name in names:
+        for name in _files.names(directory):
             path = f"{directory}/{name}"
             found[path] = Found(_files.owned(path), _files.read(path, 1 << 20))
     return found

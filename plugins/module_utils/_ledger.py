@@ -9,6 +9,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import time
 import typing as t
 
@@ -22,6 +23,7 @@ PRIVATE = _files.Owned(0, 0, 0o600)
 _RESERVED = range(60001, 65536)
 _END = 1 << 31
 _FORMAT = 1
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
 
 Span = tuple[int, int]  # the first id, and the one after the last
 
@@ -126,6 +128,8 @@ def parse(data: bytes) -> Ledger:
                 f"{_layout.LEDGER} has format {raw['format']!r}, this release knows {_FORMAT}"
                 " [use the release that wrote it]"
             )
+        if any(_NAME.fullmatch(name) is None for name in raw["slots"]):
+            raise ValueError("a name that no slot can have")
         slots = {str(name): Entry(_ids(entry), bool(entry["leaving"])) for name, entry in raw["slots"].items()}
         retired = tuple((str(entry["name"]), _ids(entry)) for entry in raw["retired"])
     except (ValueError, TypeError, KeyError, AttributeError) as broken:
@@ -168,6 +172,19 @@ def exclusive(path: str = LOCK, patience: float = 600.0) -> t.Iterator[None]:
                     f" [wait for it to end, or see who: fuser -v {path}]"
                 )
             time.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def shadow_lock(path: str = "/etc/.pwd.lock") -> t.Iterator[None]:
+    """Hold the lock of the tools of shadow, as lckpwdf(3) does, while a file of theirs is rewritten."""
+    with _files.trusted_directory(os.path.dirname(path)) as parent:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(os.path.basename(path), flags, 0o600, dir_fd=parent)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
