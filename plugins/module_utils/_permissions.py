@@ -16,6 +16,8 @@ import struct
 import typing as t
 
 from . import _layout
+from ._accounts import Found as Accounts
+from ._accounts import parse_group, parse_passwd
 from ._declarations import Slot
 from ._files import Found, Owned, UnsafePath, ensure_directory, give, look, names, trusted_directory
 from ._refusals import printable
@@ -37,7 +39,6 @@ class Account:
 
     uid: int
     gid: int
-    groups: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,29 +159,25 @@ def as_text(owned: Owned) -> str:
     return f"{uid}:{gid} {owned.mode:04o}"
 
 
-def read_accounts(passwd: str, group: str, slots: t.Sequence[Slot]) -> tuple[dict[str, Account], list[Problem]]:
-    """Return the slots' accounts out of the texts of /etc/passwd and /etc/group, and what is wrong with them."""
-    users = {words[0]: (int(words[2]), int(words[3])) for words in _lines(passwd)}
-    holders = collections.Counter(int(words[2]) for words in _lines(passwd))
-    own_gids = {words[0]: int(words[2]) for words in _lines(group)}
-    memberships: dict[str, list[str]] = {}
-    for words in _lines(group):
-        for member in words[3].split(","):
-            memberships.setdefault(member, []).append(words[0])
+def read_accounts(passwd: bytes, group: bytes, slots: t.Sequence[Slot]) -> tuple[dict[str, Account], list[Problem]]:
+    """Return the slots' accounts out of the bytes of /etc/passwd and /etc/group, and what is wrong with them."""
+    users, groups = parse_passwd(passwd), parse_group(group)
+    found = Accounts(accounts=users, groups=groups)
+    holders = collections.Counter(user.uid for user in users)
     accounts: dict[str, Account] = {}
     problems: list[Problem] = []
     for slot in slots:
         name = _layout.account(slot.name)
-        if name not in users:
+        if name not in found.account:
             problems.append(Problem("account-missing", f"slot {slot.name} has no account {name}", _ACCOUNTS_CURE, True))
             continue
-        uid, gid = users[name]
-        if uid == 0 or gid == 0 or holders[uid] > 1 or own_gids.get(name) != gid:
+        uid, gid = found.account[name].uid, found.account[name].gid
+        if uid == 0 or gid == 0 or holders[uid] > 1 or name not in found.group or found.group[name].gid != gid:
             what = f"{name} has uid {uid} and gid {gid}; it must have both to itself, the group being {name}"
             problems.append(Problem("account-unsafe", what, _ACCOUNTS_CURE))
             continue
-        extra = tuple(group for group in memberships.get(name, []) if group != name)
-        accounts[slot.name] = Account(uid, gid, extra)
+        accounts[slot.name] = Account(uid, gid)
+        extra = [group for group in found.memberships.get(name, []) if group != name]
         if extra:
             code = "rootful-docker-reachable" if "docker" in extra else "account-unsafe"
             what = f"{name} is in other groups than its own: {', '.join(extra)}; it must be in none"
@@ -334,11 +331,3 @@ def _contents(top: Node, directory: str, known: set[str], depth: int) -> t.Itera
             yield from _contents(top, path, known, depth + 1)
         else:
             yield Node(path, top.contents.owned, top.contents.kind, made=False), sight
-
-
-def _lines(text: str) -> t.Iterator[list[str]]:
-    """Yield the fields of each line of passwd(5) or group(5) whose ids are numbers."""
-    for line in text.split("\n"):
-        words = line.split(":")
-        if len(words) >= 4 and words[2].isdecimal() and (len(words) == 4 or words[3].isdecimal()):
-            yield words

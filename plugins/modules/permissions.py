@@ -22,6 +22,13 @@ description:
     as it is, everything else converges, and the module then fails and names them all.
   - Fails with C(rootful-docker-reachable) when a slot's account is in a group that opens the rootful Docker socket, or
     can open the socket by its mode or an ACL.
+options:
+  repair_only:
+    description:
+      - Only repair what exists, for a start before other roles look at it. Nothing is created, slots without an account
+        are left out, and problems are warnings.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - confined.slots.slots
 attributes:
@@ -80,29 +87,35 @@ from ..module_utils._steps import as_result
 
 def main() -> None:
     """Find, plan, apply, say."""
-    module = AnsibleModule(argument_spec={"slots": slots_argument()}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"slots": slots_argument(), "repair_only": {"type": "bool", "default": False}},
+        supports_check_mode=True,
+    )
+    repair_only: bool = module.params["repair_only"]
     try:
         slots = parse(module.params["slots"])
     except Invalid as error:
         module.fail_json(msg=str(error))
-    changes, problems = look_at(slots, predict=module.check_mode)
-    done = changes
+    changes, problems = look_at(slots, predict=module.check_mode and not repair_only)
+    if repair_only:
+        changes = [change for change in changes if change.before is not None]
+        problems = [problem for problem in problems if problem.code != "account-missing"]
     if not module.check_mode:
-        done, failures = carry_out(changes)
+        changes, failures = carry_out(changes)
         problems += failures
-    for problem in [problem for problem in problems if problem.mended and module.check_mode]:
+    mild = [problem for problem in problems if repair_only or (module.check_mode and problem.mended)]
+    for problem in mild:
         module.warn(str(problem))
-        problems.remove(problem)
-    result = as_result([change.step() for change in done])
-    if problems:
-        module.fail_json(msg="; ".join(map(str, problems)), problems=[str(problem) for problem in problems], **result)
+    grave = [str(problem) for problem in problems if problem not in mild]
+    result = as_result([change.step() for change in changes])
+    if grave:
+        module.fail_json(msg="; ".join(grave), problems=grave, **result)
     module.exit_json(**result)
 
 
 def look_at(slots: t.Sequence[Slot], *, predict: bool) -> tuple[list[core.Change], list[core.Problem]]:
     """Return what has to be done and what stands in the way; slots without an account count only when predicting."""
-    passwd, group = ((read(path) or b"").decode("utf-8", "surrogateescape") for path in ("/etc/passwd", "/etc/group"))
-    accounts, account_problems = core.read_accounts(passwd, group, slots)
+    accounts, account_problems = core.read_accounts(read("/etc/passwd") or b"", read("/etc/group") or b"", slots)
     ready = [slot for slot in slots if predict or slot.name in accounts]
     changes, problems = core.plan(core.find(core.wanted(ready, accounts)))
     return changes, account_problems + core.docker_problems(accounts) + problems
