@@ -260,15 +260,15 @@ def source_manifest(listed: t.Mapping[str, str], version: str) -> bytes:
     return _archive.dumps(listed, {"plan_format": PLAN_FORMAT, "version": version})
 
 
-def origin_on_host(source: str, bwrap: str = BWRAP) -> Origin:
+def origin_on_host(source: str) -> Origin:
     """Return what a release made now on this host would be made of; ReleaseError if the host lacks a part."""
     try:
-        data = _files.read(bwrap)
+        data = _files.read(BWRAP)
     except _files.UnsafePath as error:
         raise ReleaseError(f"{error} [mend it]") from None
     if data is None:
-        raise Lacking(f"{bwrap} is missing [install the package bubblewrap; the role launcher does]")
-    version = _run([bwrap, "--version"]).decode("ascii", "replace").strip().rpartition(" ")[2]
+        raise Lacking(f"{BWRAP} is missing [install the package bubblewrap; the role launcher does]")
+    version = _run([BWRAP, "--version"]).decode("ascii", "replace").strip().rpartition(" ")[2]
     tag = _run([PYTHON, "-IS", "-c", "import sys; print(sys.implementation.cache_tag, sys.version_info >= (3, 10))"])
     python, _, recent = tag.decode("ascii", "replace").strip().partition(" ")
     if recent != "True":

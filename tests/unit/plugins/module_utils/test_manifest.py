@@ -233,7 +233,7 @@ def test_a_link_that_leads_elsewhere_than_listed_is_refused(tmp_path: pathlib.Pa
     digest = digest_at(tmp_path / "tree")
     (tmp_path / "tree/link").unlink()
     (tmp_path / "tree/link").symlink_to("b")
-    with pytest.raises(Refusal, match="provider-changed: .*link"):
+    with pytest.raises(Refusal, match=r"provider-changed: .*link"):
         _manifest.verify_tree(str(tmp_path / "tree"), digest)
 
 
