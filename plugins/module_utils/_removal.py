@@ -64,7 +64,8 @@ def find(name: str, ledger: Ledger) -> Found | None:
     if name not in ledger.slots:
         if any(name == gone for gone, _ids in ledger.retired):
             return None
-        known = ", ".join(sorted(ledger.slots)) or "none"
+        names = sorted(ledger.slots)
+        known = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "") or "none"
         raise Invalid(f"slot-unknown: no slot '{name}' is in {_layout.LEDGER}; there are: {known} [name one of them]")
     entry, slot = ledger.slots[name], Slot(name)
     ids, account = entry.ids, _layout.account(name)
@@ -176,7 +177,7 @@ def processes(ids: Ids) -> tuple[tuple[int, str], ...]:
 def without_ranges(content: bytes, account: str, uid: int) -> bytes:
     """Return the lines of a subuid or subgid file that are not the account's, byte for byte."""
     owners = (account.encode(), str(uid).encode())
-    return b"".join(line for line in content.splitlines(keepends=True) if line.split(b":")[0] not in owners)
+    return b"".join(line for line in re.split(rb"(?<=\n)", content) if line.split(b":")[0] not in owners)
 
 
 def _check_alone(name: str, ids: Ids, host: _accounts.Found) -> None:
