@@ -25,6 +25,11 @@ ENDS_A_NAME = frozenset("/\0")
 IS_DIRECTORY = 0o040000
 IS_FORMAT = 0o170000
 
+# Ctrl-C and systemd's SIGTERM reach every process of the session. Were bwrap to die of them, it would take the CLI with
+# it at once, whatever the CLI does about them: so bwrap ignores them, and env(1) undoes that for the CLI.
+FOR_THE_CLI = ("HUP", "INT", "QUIT", "TERM", "TSTP")
+ENV = "/usr/bin/env"
+
 
 def launch(release: str, plan_path: str, workspace: str, session: str, environ: t.Mapping[str, str]) -> t.NoReturn:
     """Become the slot's CLI inside its sandbox; Refusal if anything is not as it was compiled."""
@@ -51,7 +56,7 @@ def launch(release: str, plan_path: str, workspace: str, session: str, environ: 
         close_all_but({*keep, bwrap})
         reset_signals()
         os.umask(0o077)
-        os.execve(bwrap, ["bwrap", "--args", str(arguments), "--", *words], {})
+        os.execve(bwrap, ["bwrap", "--args", str(arguments), "--", *for_the_cli(words)], {})
     except Refusal as refusal:
         os.write(opened.status, f"{refusal.as_json()}\n".encode())
         raise
@@ -229,11 +234,20 @@ def close_all_but(keep: set[int]) -> None:
 
 
 def reset_signals() -> None:
-    """Give the CLI the default dispositions and an empty mask; Python and systemd ignore SIGPIPE, for one."""
+    """Undo what Python and systemd changed, SIGPIPE for one, and have bwrap ignore what is meant for the CLI."""
     for number in _signal.valid_signals():
         if _signal.getsignal(number) == _signal.SIG_IGN:
             _signal.signal(number, _signal.SIG_DFL)
+    for name in FOR_THE_CLI:
+        _signal.signal(getattr(_signal, f"SIG{name}"), _signal.SIG_IGN)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
+
+
+def for_the_cli(words: list[str]) -> list[str]:
+    """Return the command line that gives the CLI the default dispositions back, inside: all of it but bwrap sees signals."""
+    if "=" in words[0]:
+        raise Refusal("policy-invalid", f"the executable {words[0]} has '=' in its path", "install the provider elsewhere")
+    return [ENV, f"--default-signal={','.join(FOR_THE_CLI)}", "--", *words]
 
 
 def main(release: str, argv: list[str]) -> int:
