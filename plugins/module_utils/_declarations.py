@@ -124,7 +124,9 @@ def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> tuple[Slot, ...]:
     seen: dict[str, int] = {}
     for index, slot in enumerate(slots):
         if slot.name in seen:
-            raise Invalid(f"slots[{index}].name is '{slot.name}', as is slots[{seen[slot.name]}].name; names must differ [rename one]")
+            raise Invalid(
+                f"slots[{index}].name is '{slot.name}', as is slots[{seen[slot.name]}].name; names must differ [rename one]"
+            )
         seen[slot.name] = index
     return slots
 
@@ -139,22 +141,31 @@ def size_in_bytes(size: str) -> int:
 
 def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
     entry = _a(dict, entry, where)
-    name = _matching(entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -")
+    name = _matching(
+        entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -"
+    )
     where = f"slot '{name}'"
     mode = entry.get("mode") or "isolated"
     if mode not in MODES:
         raise Invalid(f"{where}: mode is '{mode}'; it can be {' or '.join(MODES)} in this release")
     network = entry.get("network") or "none"
     if network not in NETWORKS:
-        raise Invalid(f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release [choose none for work offline]")
+        raise Invalid(
+            f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release [choose none for work offline]"
+        )
     if entry.get("docker"):
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
     return Slot(
         name=name,
         enabled=_a(bool, True if entry.get("enabled") is None else entry["enabled"], f"{where}: enabled"),
-        provider=_matching(entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"),
+        provider=_matching(
+            entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"
+        ),
         mode=mode,
-        workspaces=_workspaces(_a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces"), where),
+        workspaces=_workspaces(
+            _a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces"),
+            where,
+        ),
         network=network,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
@@ -185,7 +196,9 @@ def _workspaces(names: t.Sequence[t.Any], where: str) -> tuple[str, ...]:
     if not names:
         raise Invalid(f"{where}: workspaces is empty; a slot needs at least one [leave it out for 'main']")
     rule = "at most 64 letters, digits, dots, underscores and dashes, a letter or digit first"
-    workspaces = tuple(_matching(name, _WORKSPACE_NAME, f"{where}: workspaces[{index}]", rule) for index, name in enumerate(names))
+    workspaces = tuple(
+        _matching(name, _WORKSPACE_NAME, f"{where}: workspaces[{index}]", rule) for index, name in enumerate(names)
+    )
     if len(set(workspaces)) < len(workspaces):
         raise Invalid(f"{where}: workspaces names one twice: {', '.join(sorted(workspaces))} [name each once]")
     return workspaces
@@ -219,7 +232,9 @@ def _bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
         raise Invalid(f"{where}.mode is {mode!r}; it can be ro or rw")
     reason = entry.get("reason")
     if not isinstance(reason, str) or not reason.strip():
-        raise Invalid(f"{where}.reason is empty; a bind without a reason does not compile [say in a sentence why the slot needs {source}]")
+        raise Invalid(
+            f"{where}.reason is empty; a bind without a reason does not compile [say in a sentence why the slot needs {source}]"
+        )
     return ExtraBind(source, target, mode, reason.strip())
 
 
@@ -227,8 +242,14 @@ def absolute(path: t.Any, where: str) -> str:
     """Return the path once sure that it is absolute and in its plain form."""
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         raise Invalid(f"{where} is {path!r:.120}; it must be an absolute path without NUL")
-    if len(path) > 1 and path.endswith("/") or any(part in ("", ".", "..") for part in path[1:].split("/") if path != "/"):
-        raise Invalid(f"{where} is {path!r:.120}; it must be in its plain form, without '.', '..', '//' or a '/' at its end")
+    if (
+        (len(path) > 1
+        and path.endswith("/"))
+        or any(part in ("", ".", "..") for part in path[1:].split("/") if path != "/")
+    ):
+        raise Invalid(
+            f"{where} is {path!r:.120}; it must be in its plain form, without '.', '..', '//' or a '/' at its end"
+        )
     return path
 
 
@@ -259,5 +280,7 @@ def _hash(value: t.Any, where: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not re.match(r"\$(6|y|2b)\$[A-Za-z0-9./$=]{20,200}\Z", value):
-        raise Invalid(f"{where}: console_password_hash is not a crypt(3) hash of sha512, yescrypt or bcrypt [use console_password]")
+        raise Invalid(
+            f"{where}: console_password_hash is not a crypt(3) hash of sha512, yescrypt or bcrypt [use console_password]"
+        )
     return value

@@ -197,4 +197,6 @@ def _way_to(path: str) -> t.Iterator[tuple[int, str]]:
 def _check_trusted(found: os.stat_result, path: str) -> None:
     tolerated = 0o002 if path in _GROUP_WRITABLE else 0o022
     if found.st_uid != 0 or (found.st_mode & tolerated and not found.st_mode & stat.S_ISVTX):
-        raise UnsafePath(f"{path} can be written by others than root (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})")
+        raise UnsafePath(
+            f"{path} can be written by others than root (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})"
+        )

@@ -47,7 +47,12 @@ def launch(release: str, plan_path: str, workspace: str, session: str, environ: 
         words = [word for (word,) in values(records, "command")] + opened.arguments
         keep = [opened.status]
         options = bwrap_options(records, path, session, environ)
-        options += ["--json-status-fd", str(opened.status), "--seccomp", str(_keep(keep, _memory(read_checked(f"{release}/lib/seccomp.bpf"))))]
+        options += [
+            "--json-status-fd",
+            str(opened.status),
+            "--seccomp",
+            str(_keep(keep, _memory(read_checked(f"{release}/lib/seccomp.bpf")))),
+        ]
         for content, target in values(records, "data"):
             options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(os.fsencode(content)))), target]
         options += seals(records)
@@ -105,7 +110,9 @@ def check_enabled(records: list[Record]) -> None:
     """Refuse a slot that its operator has switched off."""
     if value(records, "enabled") != "yes":
         slot = value(records, "slot")
-        raise Refusal("slot-disabled", f"slot {slot} is declared with enabled: false", "enable it in the inventory and converge")
+        raise Refusal(
+            "slot-disabled", f"slot {slot} is declared with enabled: false", "enable it in the inventory and converge"
+        )
 
 
 def check_account(records: list[Record]) -> None:
@@ -113,10 +120,16 @@ def check_account(records: list[Record]) -> None:
     ((uid, gid),) = values(records, "ids")
     cure = f"start sessions with 'slotctl run {value(records, 'slot')}'"
     if set(os.getresuid()) != {int(uid)} or set(os.getresgid()) != {int(gid)}:
-        raise Refusal("sandbox-unavailable", f"running as uid {os.getuid()} and gid {os.getgid()}, not as {uid} and {gid}", cure)
+        raise Refusal(
+            "sandbox-unavailable", f"running as uid {os.getuid()} and gid {os.getgid()}, not as {uid} and {gid}", cure
+        )
     extra = sorted(set(os.getgroups()) - {int(gid)})
     if extra:
-        raise Refusal("sandbox-unavailable", f"the process is in other groups: {extra}", f"{cure}; converge if the account is in them")
+        raise Refusal(
+            "sandbox-unavailable",
+            f"the process is in other groups: {extra}",
+            f"{cure}; converge if the account is in them",
+        )
 
 
 def check_standard_streams() -> None:
@@ -127,7 +140,9 @@ def check_standard_streams() -> None:
         except OSError:
             raise Refusal("sandbox-unavailable", f"standard {name} is closed", "give it /dev/null") from None
         if kind == IS_DIRECTORY:
-            raise Refusal("sandbox-unavailable", f"standard {name} is a directory", "give it a file, a pipe or /dev/null")
+            raise Refusal(
+                "sandbox-unavailable", f"standard {name} is a directory", "give it a file, a pipe or /dev/null"
+            )
 
 
 def workspace_path(records: list[Record], name: str) -> str:
@@ -135,7 +150,11 @@ def workspace_path(records: list[Record], name: str) -> str:
     known = dict(t_pair for t_pair in values(records, "workspace"))
     if name not in known:
         slot = value(records, "slot")
-        raise Refusal("workspace-unknown", f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}", f"see 'slotctl status {slot}'")
+        raise Refusal(
+            "workspace-unknown",
+            f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}",
+            f"see 'slotctl status {slot}'",
+        )
     return known[name]
 
 
@@ -154,9 +173,15 @@ def check_mounts(records: list[Record], workspace: str) -> None:
         while parent not in seen:
             seen.add(parent)
             found = os.stat(parent)
-            writable = found.st_mode & 0o002 or found.st_uid == int(uid) or (found.st_gid == int(gid) and found.st_mode & 0o020)
+            writable = (
+                found.st_mode & 0o002
+                or found.st_uid == int(uid)
+                or (found.st_gid == int(gid) and found.st_mode & 0o020)
+            )
             if writable:
-                raise Refusal("policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure)
+                raise Refusal(
+                    "policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure
+                )
             parent = os.path.dirname(parent)
     for source in (workspace, value(records, "home")):
         found = os.lstat(source)
@@ -224,7 +249,9 @@ def close_all_but(keep: set[int]) -> None:
     try:
         found = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError as error:
-        raise Refusal("sandbox-unavailable", f"/proc/self/fd cannot be listed: {error.strerror}", "mount /proc") from None
+        raise Refusal(
+            "sandbox-unavailable", f"/proc/self/fd cannot be listed: {error.strerror}", "mount /proc"
+        ) from None
     for descriptor in found:
         if descriptor > 2 and descriptor not in keep:
             try:
@@ -246,7 +273,9 @@ def reset_signals() -> None:
 def for_the_cli(words: list[str]) -> list[str]:
     """Return the command line that gives the CLI the default dispositions back, inside: all of it but bwrap sees signals."""
     if "=" in words[0]:
-        raise Refusal("policy-invalid", f"the executable {words[0]} has '=' in its path", "install the provider elsewhere")
+        raise Refusal(
+            "policy-invalid", f"the executable {words[0]} has '=' in its path", "install the provider elsewhere"
+        )
     return [ENV, f"--default-signal={','.join(FOR_THE_CLI)}", "--", *words]
 
 
@@ -256,7 +285,11 @@ def main(release: str, argv: list[str]) -> int:
     words = argv[1:] if json else argv
     try:
         if len(words) != 3:
-            raise Refusal("slot-unknown", f"{len(words)} words given", "usage: slot-launcher [--json] PLAN WORKSPACE SESSION; start sessions with 'slotctl run SLOT'")
+            raise Refusal(
+                "slot-unknown",
+                f"{len(words)} words given",
+                "usage: slot-launcher [--json] PLAN WORKSPACE SESSION; start sessions with 'slotctl run SLOT'",
+            )
         launch(release, words[0], words[1], words[2], os.environ)
     except Refusal as refusal:
         sys.stderr.write(f"{refusal.as_json()}\n" if json else f"slot-launcher: {refusal}\n")
@@ -265,7 +298,11 @@ def main(release: str, argv: list[str]) -> int:
 
 def _credential(slot: str, name: str, environ: t.Mapping[str, str]) -> str:
     if not environ.get(name):
-        raise Refusal("credential-missing", f"{name} is not set or empty", f"declare the credential of slot {slot} in the inventory and converge")
+        raise Refusal(
+            "credential-missing",
+            f"{name} is not set or empty",
+            f"declare the credential of slot {slot} in the inventory and converge",
+        )
     return environ[name]
 
 

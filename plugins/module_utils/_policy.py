@@ -54,7 +54,22 @@ SYSTEM_FILES = (
 )
 RESOLVER = ("/etc/resolv.conf", "looking up names")
 
-FORBIDDEN = ("/boot", "/dev", "/etc/confined-slots", "/home", "/opt/confined-slots", "/proc", "/root", "/run", "/sys", "/tmp", "/var/lib/confined-slots", "/var/log/confined-slots", "/var/run", "/var/tmp")
+FORBIDDEN = (
+    "/boot",
+    "/dev",
+    "/etc/confined-slots",
+    "/home",
+    "/opt/confined-slots",
+    "/proc",
+    "/root",
+    "/run",
+    "/sys",
+    "/tmp",
+    "/var/lib/confined-slots",
+    "/var/log/confined-slots",
+    "/var/run",
+    "/var/tmp",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +90,9 @@ class Mount:
 
     def __post_init__(self) -> None:
         if not self.reason.strip():
-            raise Invalid(f"the {self.kind} at {self.target} has no reason; a line without one does not compile [say why the slot needs it]")
+            raise Invalid(
+                f"the {self.kind} at {self.target} has no reason; a line without one does not compile [say why the slot needs it]"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +170,17 @@ class Policy:
         resources = self.slot.resources
         limits = {"MemoryMax": resources.memory_max, "CPUQuota": resources.cpu_quota, "TasksMax": resources.tasks_max}
         lines = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
-        return "\n".join(["# Made by confined.slots", "[Unit]", f"Description=All processes of slot {self.slot.name}", "", "[Slice]", *lines, ""])
+        return "\n".join(
+            [
+                "# Made by confined.slots",
+                "[Unit]",
+                f"Description=All processes of slot {self.slot.name}",
+                "",
+                "[Slice]",
+                *lines,
+                "",
+            ]
+        )
 
 
 def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host) -> Policy:
@@ -174,7 +201,9 @@ def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host)
         **dict(provider.environment),
     }
     flags = FLAGS if slot.network == "host" else (*FLAGS, NO_NETWORK)
-    return Policy(slot, account, provider, flags, mounts, tuple(sorted(environment.items())), (*PASSED, *provider.passed))
+    return Policy(
+        slot, account, provider, flags, mounts, tuple(sorted(environment.items())), (*PASSED, *provider.passed)
+    )
 
 
 def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
@@ -189,11 +218,17 @@ def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
         if path in host.present:
             yield Mount("bind", path, reason, path, "ro")
         elif path == RESOLVER[0]:
-            raise Invalid(f"slot '{slot.name}': network is {slot.network}, but {host.resolver} does not exist on this host [mend its resolver, or choose network: none]")
+            raise Invalid(
+                f"slot '{slot.name}': network is {slot.network}, but {host.resolver} does not exist on this host [mend its resolver, or choose network: none]"
+            )
     yield Mount("symlink", "/var/run", "programs that look there", "/run")
     yield Mount("proc", "/proc", "its own processes")
     yield Mount("dev", "/dev", "null, zero, random, its terminal")
-    for path, reason in (("/dev/shm", "shared memory of its own"), ("/tmp", "scratch of its own"), ("/var/tmp", "scratch of its own")):
+    for path, reason in (
+        ("/dev/shm", "shared memory of its own"),
+        ("/tmp", "scratch of its own"),
+        ("/var/tmp", "scratch of its own"),
+    ):
         yield Mount("tmpfs", path, reason, mode="1777", size=size_in_bytes(slot.resources.tmp_size))
 
 
@@ -206,11 +241,18 @@ def _own(slot: Slot, account: Account, provider: Provider) -> t.Iterator[Mount]:
     yield Mount("data", "/etc/passwd", "the accounts it may know: root, itself, nobody", content=people)
     yield Mount("data", "/etc/group", "the groups it may know", content=groups)
     yield Mount("data", "/etc/hosts", "its own name and localhost", content=hosts)
-    yield Mount("data", "/etc/nsswitch.conf", "accounts from files, never from the host's directory service", content=names)
+    yield Mount(
+        "data", "/etc/nsswitch.conf", "accounts from files, never from the host's directory service", content=names
+    )
     for path, reason in provider.trees:
         yield Mount("bind", path, reason, path, "ro")
     yield Mount("bind", home, "its private HOME: settings, login and transcripts of its CLI", home, "rw")
-    yield Mount("workspace", f"{_layout.state(slot.name)}/workspaces/*", "the workspace chosen for the session, no other", mode="rw")
+    yield Mount(
+        "workspace",
+        f"{_layout.state(slot.name)}/workspaces/*",
+        "the workspace chosen for the session, no other",
+        mode="rw",
+    )
     yield Mount("run", f"{_layout.RUN}/{slot.name}/*", "the session's own run directory, no other", mode="rw")
 
 
@@ -220,7 +262,9 @@ def _extra(slot: Slot, host: Host) -> t.Iterator[Mount]:
         source = host.sources[bind.source]
         _check_source(source, where)
         if bind.mode == "rw" and source.kind != "directory":
-            raise Invalid(f"{where} is the file {bind.source}, writable; a file that is bound cannot be replaced by rename [bind its directory]")
+            raise Invalid(
+                f"{where} is the file {bind.source}, writable; a file that is bound cannot be replaced by rename [bind its directory]"
+            )
         yield Mount("bind", bind.target, bind.reason, bind.source, bind.mode)
 
 
@@ -237,13 +281,19 @@ def _check_source(source: Source, where: str) -> None:
         raise Invalid(f"{where} is {path}, which goes through a link [write {source.real}]")
     for forbidden in FORBIDDEN:
         if path == forbidden or path.startswith(forbidden + "/") or forbidden.startswith(path.rstrip("/") + "/"):
-            raise Invalid(f"{where} is {path}; nothing at, in or around {forbidden} can be bound [copy what is needed elsewhere]")
+            raise Invalid(
+                f"{where} is {path}; nothing at, in or around {forbidden} can be bound [copy what is needed elsewhere]"
+            )
     if source.kind == "other":
         raise Invalid(f"{where} is {path}, a socket, device or pipe; only files and directories can be bound")
     if source.socket:
-        raise Invalid(f"{where} is {path}, in which {source.socket} is a socket; even a read-only bind lets the session connect to it [bind a narrower directory]")
+        raise Invalid(
+            f"{where} is {path}, in which {source.socket} is a socket; even a read-only bind lets the session connect to it [bind a narrower directory]"
+        )
     if source.writable_parent:
-        raise Invalid(f"{where} is {path}; {source.writable_parent} can be written by others than root, who could put a link in its place [chown it to root and chmod go-w]")
+        raise Invalid(
+            f"{where} is {path}; {source.writable_parent} can be written by others than root, who could put a link in its place [chown it to root and chmod go-w]"
+        )
 
 
 def _check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
@@ -255,12 +305,16 @@ def _check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
         target = mount.target.removesuffix("*").rstrip("/") + "/"
         for other, first in targets:
             if target == other:
-                raise Invalid(f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' [take one away]")
+                raise Invalid(
+                    f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' [take one away]"
+                )
             upper, lower = (first, mount) if target.startswith(other) else (mount, first)
             if not (target.startswith(other) or other.startswith(target)):
                 continue
             if (upper.kind, lower.kind) != ("dev", "tmpfs"):
-                raise Invalid(f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} [choose a target of its own]")
+                raise Invalid(
+                    f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} [choose a target of its own]"
+                )
         targets.append((target, mount))
 
 

@@ -140,7 +140,9 @@ def main() -> None:
         if not module.check_mode:
             missing = [policy.slot.name for policy in policies if policy.account == UNKNOWN]
             if missing:
-                module.fail_json(msg=f"no account yet for {', '.join(missing)} [run the role confined.slots.accounts first]")
+                module.fail_json(
+                    msg=f"no account yet for {', '.join(missing)} [run the role confined.slots.accounts first]"
+                )
             for _, (path, content, wanted) in changes:
                 if path.startswith(_layout.SLOTS_D):
                     ensure_directory(path.rpartition("/")[0], Owned(0, wanted.gid, 0o750))
@@ -150,7 +152,9 @@ def main() -> None:
     except (Invalid, UnsafePath) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"{error.filename or _layout.ETC}: {error.strerror} [mend it and converge again; the old plans are in force]")
+        module.fail_json(
+            msg=f"{error.filename or _layout.ETC}: {error.strerror} [mend it and converge again; the old plans are in force]"
+        )
     fingerprints = {policy.slot.name: policy.fingerprint() for policy in policies}
     module.exit_json(fingerprints=fingerprints, **as_result([step for step, _ in changes]))
 

@@ -46,12 +46,17 @@ def test_bw_14_arguments_arrive_byte_for_byte(host: Host, words: list[str]) -> N
 
 def test_arguments_stand_in_no_unit_that_others_can_read(host: Host) -> None:
     running = "slotctl run coder -- -c 'sleep 2; : a-secret-prompt' & sleep 1"
-    found = host.check_output(f"{running}; systemctl show 'confined-slots-coder-*.service' --property=ExecStart; cat /run/systemd/transient/confined-slots-coder-*; wait")
+    found = host.check_output(
+        f"{running}; systemctl show 'confined-slots-coder-*.service' --property=ExecStart; cat /run/systemd/transient/confined-slots-coder-*; wait"
+    )
     assert "slot-launcher" in found
     assert "a-secret-prompt" not in found
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("exit 125", 125), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 0", 0), ("exit 7", 7), ("exit 125", 125), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
+)
 def test_the_exit_status_is_the_clis_own(host: Host, script: str, status: int) -> None:
     assert session(host, script).rc == status
 
@@ -104,7 +109,11 @@ def test_es_06_a_tmux_server_of_the_same_account_is_out_of_reach(host: Host) -> 
         host.check_output("runuser -u slot-coder -- tmux new-session -d -s host")
         before = host.check_output("runuser -u slot-coder -- tmux list-windows -t host")
         uid = host.user("slot-coder").uid
-        inside = session(host, f"tmux new-window; tmux -S /tmp/tmux-{uid}/default new-window; echo ${{TMUX:-none}}", before=f"TMUX=/tmp/tmux-{uid}/default,1,0")
+        inside = session(
+            host,
+            f"tmux new-window; tmux -S /tmp/tmux-{uid}/default new-window; echo ${{TMUX:-none}}",
+            before=f"TMUX=/tmp/tmux-{uid}/default,1,0",
+        )
         assert inside.stdout.strip() == "none"
         assert host.check_output("runuser -u slot-coder -- tmux list-windows -t host") == before
     finally:
@@ -120,7 +129,9 @@ def test_es_05_typing_into_the_terminal_is_refused_on_a_real_one(host: Host, req
 
 
 def test_se_07_orphans_are_reaped(host: Host) -> None:
-    script = "for i in $(seq 300); do (true & ) ; done; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
+    script = (
+        "for i in $(seq 300); do (true & ) ; done; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
+    )
     assert session(host, script).stdout.strip() == "0"
 
 
@@ -129,13 +140,24 @@ def test_nothing_survives_the_end_of_a_session(host: Host) -> None:
     assert host.run("pgrep -f 'sleep 4711'").rc == 1
 
 
-@pytest.mark.parametrize("path", [f"{STATE}/coder/workspaces/main", f"{STATE}/coder/workspaces", f"{STATE}/coder/homes/shell", f"{STATE}/coder"])
+@pytest.mark.parametrize(
+    "path",
+    [f"{STATE}/coder/workspaces/main", f"{STATE}/coder/workspaces", f"{STATE}/coder/homes/shell", f"{STATE}/coder"],
+)
 def test_es_10_the_account_cannot_put_another_directory_in_the_place_of_a_bind(host: Host, path: str) -> None:
     for attempt in (f"mv {path} {path}.away", f"rmdir {path}", f"ln -sfn /etc {path}.link"):
         assert host.run(f"runuser -u slot-coder -- {attempt}").failed
 
 
-@pytest.mark.parametrize("path", ["/opt/confined-slots/current", "/etc/confined-slots/slots.d/coder/plan", "/etc/systemd/system/confined-slots-coder.slice", "/var/log/confined-slots/coder/sessions.jsonl"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/opt/confined-slots/current",
+        "/etc/confined-slots/slots.d/coder/plan",
+        "/etc/systemd/system/confined-slots-coder.slice",
+        "/var/log/confined-slots/coder/sessions.jsonl",
+    ],
+)
 def test_pl_02_the_account_cannot_change_what_runs_next(host: Host, path: str) -> None:
     for attempt in ("echo x >>", "rm -f", "mv -t /tmp", "chmod 777", "ln -sf /etc/shadow"):
         host.run(f"runuser -u slot-coder -- sh -c '{attempt} {path}'")
@@ -145,7 +167,10 @@ def test_pl_02_the_account_cannot_change_what_runs_next(host: Host, path: str) -
 
 
 def test_lr_06_a_copy_of_the_cli_in_home_does_not_take_its_place(host: Host) -> None:
-    session(host, "mkdir -p ~/.local/bin ~/bin; for d in ~/.local/bin ~/bin; do printf '#!/bin/sh\\necho evil\\n' >$d/bash; chmod +x $d/bash; done")
+    session(
+        host,
+        "mkdir -p ~/.local/bin ~/bin; for d in ~/.local/bin ~/bin; do printf '#!/bin/sh\\necho evil\\n' >$d/bash; chmod +x $d/bash; done",
+    )
     try:
         assert session(host, "command -v bash; echo $0 $BASH").stdout.strip() == "/usr/bin/bash\nbash /usr/bin/bash"
     finally:

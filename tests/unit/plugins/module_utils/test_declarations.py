@@ -13,16 +13,26 @@ from ansible_collections.confined.slots.plugins.module_utils import _declaration
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, parse
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
 )
 
 
 def test_a_name_is_enough() -> None:
     (slot,) = parse([{"name": "coder"}])
-    assert (slot.provider, slot.mode, slot.workspaces, slot.network, slot.binds) == ("shell", "isolated", ("main",), "none", ())
+    assert (slot.provider, slot.mode, slot.workspaces, slot.network, slot.binds) == (
+        "shell",
+        "isolated",
+        ("main",),
+        "none",
+        (),
+    )
 
 
-@pytest.mark.parametrize("name", ["", "Coder", "1a", "a" * 24, "a_b", "a/b", "../x", "a b", "a\n", "-a", "ä", "--bind", None, 7])
+@pytest.mark.parametrize(
+    "name", ["", "Coder", "1a", "a" * 24, "a_b", "a/b", "../x", "a b", "a\n", "-a", "ä", "--bind", None, 7]
+)
 def test_bw_14_a_name_that_is_none_is_refused_with_the_rule(name: t.Any) -> None:
     with pytest.raises(Invalid, match=r"slots\[0\]\.name is .*lower-case letter"):
         parse([{"name": name}])
@@ -89,7 +99,16 @@ def test_cr_05_one_line_end_is_stripped(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "resources", [{"memory_max": "8"}, {"memory_max": "0G"}, {"cpu_quota": "200"}, {"tasks_max": 1}, {"session_max": "8 h"}, {"tmp_size": "big"}, {"tasks_max": True}],
+    "resources",
+    [
+        {"memory_max": "8"},
+        {"memory_max": "0G"},
+        {"cpu_quota": "200"},
+        {"tasks_max": 1},
+        {"session_max": "8 h"},
+        {"tmp_size": "big"},
+        {"tasks_max": True},
+    ],
     ids=str,
 )
 def test_a_limit_that_systemd_would_not_take_is_refused(resources: dict[str, t.Any]) -> None:

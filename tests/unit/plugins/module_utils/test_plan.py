@@ -71,7 +71,9 @@ def test_a_plan_without_a_needed_record_is_refused(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [("bind", "ro", "/only-source"), ("unheard-of",), ("bind", "ro", "/a\0b", "/c")], ids=["arity", "keyword", "nul"]
+    "record",
+    [("bind", "ro", "/only-source"), ("unheard-of",), ("bind", "ro", "/a\0b", "/c")],
+    ids=["arity", "keyword", "nul"],
 )
 def test_a_record_that_cannot_be_is_not_written(record: _plan.Record) -> None:
     with pytest.raises(ValueError):

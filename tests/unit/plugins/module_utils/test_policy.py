@@ -59,12 +59,20 @@ def test_every_tmpfs_has_a_size() -> None:
 @pytest.mark.parametrize(
     ("roots", "kinds"),
     [
-        pytest.param(MERGED, {"/bin": "symlink", "/sbin": "symlink", "/lib": "symlink", "/lib64": "symlink"}, id="merged"),
-        pytest.param((("/bin", ""), ("/sbin", ""), ("/lib", ""), ("/lib64", "")), {"/bin": "bind", "/sbin": "bind", "/lib": "bind", "/lib64": "bind"}, id="split"),
+        pytest.param(
+            MERGED, {"/bin": "symlink", "/sbin": "symlink", "/lib": "symlink", "/lib64": "symlink"}, id="merged"
+        ),
+        pytest.param(
+            (("/bin", ""), ("/sbin", ""), ("/lib", ""), ("/lib64", "")),
+            {"/bin": "bind", "/sbin": "bind", "/lib": "bind", "/lib64": "bind"},
+            id="split",
+        ),
         pytest.param((("/bin", "usr/bin"), ("/lib", "usr/lib")), {"/bin": "symlink", "/lib": "symlink"}, id="aarch64"),
     ],
 )
-def test_bw_09_each_of_the_roots_is_a_link_or_a_bind_or_nothing(roots: tuple[tuple[str, str], ...], kinds: dict[str, str]) -> None:
+def test_bw_09_each_of_the_roots_is_a_link_or_a_bind_or_nothing(
+    roots: tuple[tuple[str, str], ...], kinds: dict[str, str]
+) -> None:
     mounts = compiled(dataclasses.replace(HOST, roots=roots)).mounts
     assert {mount.target: mount.kind for mount in mounts if mount.target in _host.ROOTS} == kinds
 
@@ -100,10 +108,22 @@ def test_network_none_takes_the_network_away() -> None:
     ("source", "said"),
     [
         pytest.param(_host.Source("/srv/reference", "missing"), "does not exist", id="missing"),
-        pytest.param(_host.Source("/srv/reference", "directory", "/data/reference"), "write /data/reference", id="through-a-link"),
-        pytest.param(_host.Source("/srv/reference", "directory", "/srv/reference", socket="/srv/reference/s"), "is a socket", id="ES-01-socket"),
-        pytest.param(_host.Source("/srv/reference", "directory", "/srv/reference", "/srv"), "can be written by others", id="ES-10-parent"),
-        pytest.param(_host.Source("/srv/reference", "other", "/srv/reference"), "only files and directories", id="device"),
+        pytest.param(
+            _host.Source("/srv/reference", "directory", "/data/reference"), "write /data/reference", id="through-a-link"
+        ),
+        pytest.param(
+            _host.Source("/srv/reference", "directory", "/srv/reference", socket="/srv/reference/s"),
+            "is a socket",
+            id="ES-01-socket",
+        ),
+        pytest.param(
+            _host.Source("/srv/reference", "directory", "/srv/reference", "/srv"),
+            "can be written by others",
+            id="ES-10-parent",
+        ),
+        pytest.param(
+            _host.Source("/srv/reference", "other", "/srv/reference"), "only files and directories", id="device"
+        ),
     ],
 )
 def test_a_bind_that_would_open_the_host_is_refused(source: _host.Source, said: str) -> None:
@@ -111,7 +131,9 @@ def test_a_bind_that_would_open_the_host_is_refused(source: _host.Source, said: 
         compiled(with_source(source), binds=bind())
 
 
-@pytest.mark.parametrize("path", [*_policy.FORBIDDEN, *(f"{path}/x" for path in _policy.FORBIDDEN), "/", "/etc", "/var", "/opt", "/var/lib"])
+@pytest.mark.parametrize(
+    "path", [*_policy.FORBIDDEN, *(f"{path}/x" for path in _policy.FORBIDDEN), "/", "/etc", "/var", "/opt", "/var/lib"]
+)
 def test_es_01_no_bind_of_runtime_secrets_or_homes(path: str) -> None:
     with pytest.raises(Invalid, match="nothing at, in or around"):
         compiled(with_source(_host.Source(path, "directory", path)), binds=bind(source=path, target="/srv/x"))
@@ -124,7 +146,19 @@ def test_cr_03_a_single_file_is_not_bound_writable() -> None:
     compiled(with_source(source), binds=bind(mode="ro"))
 
 
-@pytest.mark.parametrize("target", ["/usr/share/x", "/tmp/x", "/etc/passwd", "/proc/x", "/var", "/", "/var/lib/confined-slots/slots/coder/workspaces/main/x", "/dev/x"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/usr/share/x",
+        "/tmp/x",
+        "/etc/passwd",
+        "/proc/x",
+        "/var",
+        "/",
+        "/var/lib/confined-slots/slots/coder/workspaces/main/x",
+        "/dev/x",
+    ],
+)
 def test_no_mount_point_hides_another_or_lies_below_what_the_slot_can_write(target: str) -> None:
     """CVE-2026-87766 needs a mount point below a writable path."""
     with pytest.raises(Invalid, match=r"lies below|two mounts"):
@@ -145,7 +179,9 @@ def test_the_policy_for_people_has_the_fingerprint_of_what_it_shows() -> None:
     assert fingerprint == "sha256:" + _plan.sha256(json.dumps(shown, sort_keys=True).encode())
 
 
-@pytest.mark.parametrize("changed", [{"network": "host"}, {"workspaces": ["other"]}, {"enabled": False}, {"resources": {"tmp_size": "2G"}}])
+@pytest.mark.parametrize(
+    "changed", [{"network": "host"}, {"workspaces": ["other"]}, {"enabled": False}, {"resources": {"tmp_size": "2G"}}]
+)
 def test_any_change_of_what_is_allowed_changes_the_fingerprint(changed: dict[str, t.Any]) -> None:
     assert compiled().fingerprint() != compiled(**changed).fingerprint()
 
@@ -162,7 +198,9 @@ WORKSPACES = st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatc
 
 
 @hypothesis.given(NAMES, WORKSPACES)
-def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(name: str, workspaces: list[str]) -> None:
+def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(
+    name: str, workspaces: list[str]
+) -> None:
     (slot,) = parse([{"name": name, "workspaces": workspaces}])
     records = _plan.load(_policy.compile_policy(slot, ACCOUNT, SHELL, HOST).plan())
     for workspace in workspaces:
@@ -175,8 +213,28 @@ def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(n
 
 def test_only_approved_names_pass_from_the_callers_environment() -> None:
     """ES-08: the filter names what passes, so that an unheard-of variable does not."""
-    caller = {"TERM": "xterm", "LD_PRELOAD": "/x.so", "SSH_AUTH_SOCK": "/s", "DOCKER_HOST": "d", "TMUX": "t", "BASH_ENV": "/e", "A\nB": "c"}
+    caller = {
+        "TERM": "xterm",
+        "LD_PRELOAD": "/x.so",
+        "SSH_AUTH_SOCK": "/s",
+        "DOCKER_HOST": "d",
+        "TMUX": "t",
+        "BASH_ENV": "/e",
+        "A\nB": "c",
+    }
     options = _launch.bwrap_options(_plan.load(compiled().plan()), "/w", "s", caller)
     names = {options[index + 1] for index, word in enumerate(options) if word == "--setenv"}
-    assert names == {"CONFINED_SLOT", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER", "TERM", "XDG_RUNTIME_DIR", "CONFINED_SESSION"}
+    assert names == {
+        "CONFINED_SLOT",
+        "HOME",
+        "LANG",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TMPDIR",
+        "USER",
+        "TERM",
+        "XDG_RUNTIME_DIR",
+        "CONFINED_SESSION",
+    }
     assert options[0] == "--clearenv"

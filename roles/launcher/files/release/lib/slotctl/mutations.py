@@ -49,7 +49,9 @@ class Mutation:
         return failing == self.expected or (self.without_start and failing == {DID_NOT_START})
 
 
-def mutations(slot: str, workspace: str, plan: t.Sequence[Record], other_session: str, marker: str) -> t.Iterator[Mutation]:
+def mutations(
+    slot: str, workspace: str, plan: t.Sequence[Record], other_session: str, marker: str
+) -> t.Iterator[Mutation]:
     """Yield every mutation of a plan and of its launcher."""
     records = tuple(plan)
     yield from _taken_away(records)
@@ -58,16 +60,29 @@ def mutations(slot: str, workspace: str, plan: t.Sequence[Record], other_session
         yield Mutation(f"bind {target}", frozenset([probe]), _before_seals(records, ("bind", "ro", source, target)))
     leak = _before_seals(records, ("bind", "ro", marker, marker))
     yield Mutation(f"bind {os.path.dirname(marker)}", frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS)
-    yield Mutation("hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL")))
+    yield Mutation(
+        "hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL"))
+    )
     for probe, patch in PATCHES.items():
-        yield Mutation(f"launcher without its check of {probe}", frozenset([probe]), records, patch=patch, groups="adm" if probe == "groups" else "")
+        yield Mutation(
+            f"launcher without its check of {probe}",
+            frozenset([probe]),
+            records,
+            patch=patch,
+            groups="adm" if probe == "groups" else "",
+        )
 
 
 def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
     for index, (keyword, *words) in enumerate(records):
         rest = records[:index] + records[index + 1 :]
         if keyword in ("bind", "data", "symlink", "tmpfs", "seal"):
-            yield Mutation(f"no {keyword} {words[-1]}", frozenset([f"{keyword}:{words[-1]}"]), rest, without_start=keyword in ("bind", "symlink"))
+            yield Mutation(
+                f"no {keyword} {words[-1]}",
+                frozenset([f"{keyword}:{words[-1]}"]),
+                rest,
+                without_start=keyword in ("bind", "symlink"),
+            )
         elif keyword == "bind-run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
@@ -99,9 +114,16 @@ def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
 def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[str, str, str]]:
     """Yield source and target of binds that must not be, and the probe that sees them; stand-ins where there is no other."""
     state = _layout.state(slot)
-    for directory, own, probe in ((_layout.SLOTS, slot, "other-slots"), (f"{state}/workspaces", workspace, "other-workspaces")):
+    for directory, own, probe in (
+        (_layout.SLOTS, slot, "other-slots"),
+        (f"{state}/workspaces", workspace, "other-workspaces"),
+    ):
         others = sorted(set(os.listdir(directory)) - {own})
-        yield (f"{directory}/{others[0]}", f"{directory}/{others[0]}", probe) if others else (STAND_IN, f"{directory}/other", probe)
+        yield (
+            (f"{directory}/{others[0]}", f"{directory}/{others[0]}", probe)
+            if others
+            else (STAND_IN, f"{directory}/other", probe)
+        )
     yield f"{state}/home", f"{state}/home", "account-home"
     yield other_session, other_session, "other-sessions"
     yield _layout.SLOTS_D, _layout.SLOTS_D, "configuration"

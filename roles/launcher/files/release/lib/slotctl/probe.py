@@ -67,7 +67,9 @@ def namespaces(host: dict[str, str]) -> Findings:
     found = {}
     for kind, link in host.items():
         try:
-            found[f"namespace:{kind}"] = f"shared with the host: {link}" if os.readlink(f"/proc/self/ns/{kind}") == link else ""
+            found[f"namespace:{kind}"] = (
+                f"shared with the host: {link}" if os.readlink(f"/proc/self/ns/{kind}") == link else ""
+            )
         except OSError as error:
             found[f"namespace:{kind}"] = str(error)
     return found
@@ -82,7 +84,11 @@ def status() -> dict[str, str]:
 def privileges() -> str:
     """Return which capability is held or can be gained."""
     fields = status()
-    held = [f"{name} {fields[name]}" for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if not HEX_ZERO.issuperset(fields[name])]
+    held = [
+        f"{name} {fields[name]}"
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+        if not HEX_ZERO.issuperset(fields[name])
+    ]
     if fields["NoNewPrivs"] != "1":
         held.append("set-user-ID files work")
     return ", ".join(held)
@@ -108,7 +114,9 @@ def injects() -> str:
         try:
             fcntl.ioctl(file, TIOCSTI, b"x")
         except OSError as error:
-            return "" if error.errno == errno.EPERM else f"TIOCSTI is not filtered ({errno.errorcode[error.errno or 0]})"
+            return (
+                "" if error.errno == errno.EPERM else f"TIOCSTI is not filtered ({errno.errorcode[error.errno or 0]})"
+            )
     return "TIOCSTI works"
 
 

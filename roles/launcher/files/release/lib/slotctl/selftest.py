@@ -89,7 +89,9 @@ class Bench:
     port: int
 
 
-def selftest(slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _: None) -> list[Row]:
+def selftest(
+    slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _: None
+) -> list[Row]:
     """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all."""
     records = read_plan(_layout.plan(slot))
     with bench(slot, records) as stands:
@@ -97,15 +99,26 @@ def selftest(slot: str, release: str, *, mutate: bool = True, progress: t.Callab
         progress("confined")
         confined = run.confined(Mutation("none", frozenset(), tuple(records)))
         if confined is None:
-            raise Refusal("sandbox-unavailable", f"the probe did not start: {run.said}", f"see 'slotctl status {slot}' and the journal")
+            raise Refusal(
+                "sandbox-unavailable",
+                f"the probe did not start: {run.said}",
+                f"see 'slotctl status {slot}' and the journal",
+            )
         progress("unconfined")
         unconfined = run.unconfined()
-        rows = [Row("probe", name, not found, claim(name), found, unconfined.get(name, "")) for name, found in confined.items()]
+        rows = [
+            Row("probe", name, not found, claim(name), found, unconfined.get(name, ""))
+            for name, found in confined.items()
+        ]
         broken = {name for name, found in confined.items() if found}
-        for mutation in mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ():
+        for mutation in (
+            mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ()
+        ):
             progress(mutation.name)
             findings = run.confined(mutation)
-            failing = frozenset([DID_NOT_START] if findings is None else {name for name, found in findings.items() if found} - broken)
+            failing = frozenset(
+                [DID_NOT_START] if findings is None else {name for name, found in findings.items() if found} - broken
+            )
             expected = ", ".join(sorted(mutation.expected)) or DID_NOT_START
             rows.append(Row("mutation", mutation.name, mutation.caught(failing), expected, ", ".join(sorted(failing))))
     return rows
@@ -125,7 +138,9 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
     with contextlib.ExitStack() as stack:
         markers = []
         for directory in SCRATCH:
-            markers.append(stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-slots-selftest-", dir=directory)))
+            markers.append(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-slots-selftest-", dir=directory))
+            )
             os.chmod(markers[-1], 0o755)
         ensure_directory(f"{_layout.RUN}/{slot}", Owned(0, 0, 0o711))
         other = _layout.run_directory(slot, f"selftest-{token[:8]}")
@@ -154,11 +169,24 @@ class Run:
         base = _layout.run_directory(self.slot, session)
         ((_, gid),) = values(self.records, "ids")
         probe: list[Record] = [("command", word) for word in (PYTHON, "-I", "-c", self.source)]
-        plan = [*probe, *(record for record in mutation.records if record[0] not in ("command", "identity", "enabled", "credential")), ("enabled", "yes")]
+        plan = [
+            *probe,
+            *(
+                record
+                for record in mutation.records
+                if record[0] not in ("command", "identity", "enabled", "credential")
+            ),
+            ("enabled", "yes"),
+        ]
         launcher = [f"{self.release}/bin/slot-launcher"]
         if mutation.patch:
             code = f"import sys; sys.path.insert(0, '{self.release}/lib'); from confined_slots import _launch; "
-            launcher = [PYTHON, "-IS", "-c", f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))"]
+            launcher = [
+                PYTHON,
+                "-IS",
+                "-c",
+                f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))",
+            ]
         written = (
             (f"{base}.plan", dump(plan), 0o640),
             (f"{base}.args", json.dumps(self.given(session)).encode() + b"\0", 0o640),
@@ -215,9 +243,24 @@ class Run:
             "RuntimeMaxSec": str(SECONDS),
             "Environment": f"BASH_ENV={self.stands.token} LD_AUDIT={self.stands.token} SSH_AUTH_SOCK={self.stands.token} TMUX={self.stands.token}",
         }
-        command = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--slice={_layout.slice_unit(self.slot)}"]
+        command = [
+            "systemd-run",
+            "--quiet",
+            "--pipe",
+            "--wait",
+            "--collect",
+            f"--slice={_layout.slice_unit(self.slot)}",
+        ]
         command += [f"--property={name}={text}" for name, text in properties.items() if text]
-        finished = subprocess.run([*command, "--", *words], input=given, capture_output=True, text=True, errors="replace", timeout=2 * SECONDS, check=False)
+        finished = subprocess.run(
+            [*command, "--", *words],
+            input=given,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=2 * SECONDS,
+            check=False,
+        )
         self.said = printable(finished.stderr[-500:]) or f"exit status {finished.returncode}"
         try:
             findings = json.loads(finished.stdout)
