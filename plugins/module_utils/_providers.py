@@ -165,7 +165,11 @@ def plan(wanted: Wanted, found: Found, record: Record | None, keep: int, unused:
     if record is None or record.chosen != wanted.version:
         steps.append(Step(subject, "choose", record.chosen if record else None, wanted.version))
     trees = record.trees if record else {}
-    others = sorted((v for v in trees if v != wanted.version), key=lambda version: -trees[version][1])
+    # The version that was in use comes first: plans name it until they are compiled anew.
+    chosen = record.chosen if record else ""
+    others = sorted(
+        (v for v in trees if v != wanted.version), key=lambda version: (version != chosen, -trees[version][1])
+    )
     steps += [Step(subject, "prune", version) for version in others[keep:] if unused(version)]
     return steps
 
@@ -214,10 +218,11 @@ def apply(steps: t.Sequence[Step], wanted: Wanted, laid: tuple[str, str] | None,
             chosen = wanted.version
         elif step.action == "prune":
             del trees[step.before]
-            gone.append(_out_of_the_way(directory_of(wanted.name, step.before, root), root))
-    after = Record(chosen, trees)
-    if after != everything.get(wanted.name):
-        _write_records({**everything, wanted.name: after}, root)
+    # The record never names what is not there: written after a tree is laid, before one is taken away.
+    _write_records({**everything, wanted.name: Record(chosen, trees)}, root)
+    gone += [
+        _out_of_the_way(directory_of(wanted.name, step.before, root), root) for step in steps if step.action == "prune"
+    ]
     for path in gone:
         remove(path)
 
@@ -235,11 +240,20 @@ def directory_of(name: str, version: str, root: str = _layout.OPT) -> str:
     return f"{root}/providers/{name}/{version}"
 
 
-def leftovers(root: str = _layout.OPT) -> list[str]:
-    """Return what killed runs have left: half-laid trees, and replaced ones."""
+def leftovers(wanted: t.Iterable[Wanted], root: str = _layout.OPT, slots_d: str = _layout.SLOTS_D) -> list[str]:
+    """Return what killed runs have left: half-laid and replaced trees, and unrecorded ones that nobody needs."""
     directory = f"{root}/providers"
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    return [f"{directory}/{name}" for name in sorted(names) if name.startswith(_INCOMING)]
+    left = [f"{directory}/{name}" for name in _names(directory) if name.startswith(_INCOMING)]
+    known = records(root)
+    for one in wanted:
+        record = known.get(one.name) or Record("", {})
+        is_unused = unused(one.name, root, slots_d)
+        left += [
+            directory_of(one.name, version, root)
+            for version in _names(f"{directory}/{one.name}")
+            if version not in record.trees and version != one.version and is_unused(version)
+        ]
+    return left
 
 
 @contextlib.contextmanager
@@ -362,11 +376,18 @@ def _find_builtin(wanted: Wanted) -> Found:
 
 
 def _planned(directory: bytes, slots_d: str) -> bool:
-    for slot in sorted(os.listdir(slots_d)) if os.path.isdir(slots_d) else []:
+    for slot in _names(slots_d):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(f"{slots_d}/{slot}/plan", "rb") as file:
             if directory + b"/" in file.read():
                 return True
     return False
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _out_of_the_way(path: str, root: str) -> str:

@@ -141,7 +141,7 @@ def keep_providers(module: AnsibleModule) -> dict[str, t.Any]:
     entries = _providers.parse(module.params["providers"], module.params["names"], profiles)
     wanted = _providers.wanted_of(entries, profiles)
     records = _providers.records()
-    leftovers = _providers.leftovers()
+    leftovers = _providers.leftovers(wanted)
     steps = [Step("leftovers of killed runs", "remove", "\n".join(leftovers))] if leftovers else []
     plans: list[tuple[_providers.Wanted, _providers.Found, list[Step]]] = []
     for one in wanted:

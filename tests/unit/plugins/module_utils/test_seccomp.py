@@ -1,0 +1,61 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The seccomp filter: which requests it stops, on which architectures (that the kernel obeys it is shown on hosts)."""
+
+from __future__ import annotations
+
+import errno
+import types
+import typing as t
+
+import pytest
+from ansible_collections.confined.slots.plugins.module_utils import _seccomp
+
+
+class Filter:
+    """Records what libseccomp would have been told."""
+
+    def __init__(self, default: str) -> None:
+        self.default = default
+        self.architectures: list[str] = []
+        self.rules: list[tuple[t.Any, ...]] = []
+
+    def add_arch(self, name: str) -> None:
+        self.architectures.append(name)
+
+    def add_rule(self, *rule: t.Any) -> None:
+        self.rules.append(rule)
+
+    def export_bpf(self, out: t.IO[bytes]) -> None:
+        out.write(b"12345678")
+        made.append(self)
+
+
+made: list[Filter] = []
+
+
+def library() -> types.SimpleNamespace:
+    """Return a stand-in for the module seccomp."""
+    return types.SimpleNamespace(
+        SyscallFilter=Filter,
+        ALLOW="allow",
+        MASKED_EQ="masked",
+        ERRNO=lambda number: ("errno", number),
+        Arg=lambda *words: words,
+        Arch=types.SimpleNamespace(X86="x86", X32="x32", ARM="arm"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "others"),
+    [("x86_64", ["x86", "x32"]), ("aarch64", ["arm"]), ("riscv64", [])],
+    ids=lambda value: str(value),
+)
+def test_both_requests_are_stopped_on_every_way_into_the_kernel(machine: str, others: list[str]) -> None:
+    assert _seccomp.program(library(), machine) == b"12345678"
+    assert made[-1].default == "allow" and made[-1].architectures == others
+    stopped = ("errno", errno.EPERM)
+    assert made[-1].rules == [
+        (stopped, "ioctl", (1, "masked", 0xFFFFFFFF, 0x5412)),
+        (stopped, "ioctl", (1, "masked", 0xFFFFFFFF, 0x541C)),
+    ]
