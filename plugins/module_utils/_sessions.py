@@ -137,20 +137,23 @@ def read_report(report: bytes) -> tuple[Record | None, int | None]:
 
 
 def append(slot: str, gid: int, record: Record) -> None:
-    """Add a record to the slot's sessions.jsonl and to the journal; Refusal `audit-unavailable` if it cannot be kept."""
+    """Add a record to the slot's sessions.jsonl and to the journal; Refusal `audit-unavailable` if either fails."""
     cure = "make room on its file system, or converge the host with the playbook confined.slots.site"
     path = f"{_layout.log(slot)}/{RECORDS}"
+    failure = None
     try:
         _append_line(_layout.log(slot), gid, as_line(record))
     except Untrusted as error:
-        raise Refusal("audit-unavailable", str(error), cure) from None
+        failure = Refusal("audit-unavailable", str(error), cure)
     except OSError as error:
-        raise Refusal("audit-unavailable", f"{path}: {error.strerror or error}", cure) from None
+        failure = Refusal("audit-unavailable", f"{path}: {error.strerror or error}", cure)
     try:
         to_journal(record)
     except OSError as error:
         cure = "see 'systemctl status systemd-journald'"
-        raise Refusal("audit-unavailable", f"{JOURNAL}: {error.strerror or error}", cure) from None
+        failure = failure or Refusal("audit-unavailable", f"{JOURNAL}: {error.strerror or error}", cure)
+    if failure is not None:
+        raise failure
 
 
 def to_journal(record: Record) -> None:
@@ -169,13 +172,14 @@ def to_journal(record: Record) -> None:
         "CONFINED_SLOTS_SESSION": session,
         "CONFINED_SLOTS_RECORD": as_line(record).rstrip("\n"),
     }
-    with_socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    message = "".join(f"{name}={text}\n" for name, text in fields.items()).encode("ascii", "backslashreplace")
+    client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
     try:
-        with_socket.settimeout(_JOURNAL_SECONDS)
-        with_socket.connect(JOURNAL)
-        with_socket.send("".join(f"{name}={text}\n" for name, text in fields.items()).encode("ascii", "backslashreplace"))
+        client.settimeout(_JOURNAL_SECONDS)
+        client.connect(JOURNAL)
+        client.send(message)
     finally:
-        with_socket.close()
+        client.close()
 
 
 def read_records(slot: str, most: int = MOST_READ_BACK) -> list[Record]:

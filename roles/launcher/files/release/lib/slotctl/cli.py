@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from confined_slots._refusals import EXIT_REFUSED, Refusal, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     import typing as t
 
 EXIT_FAILED = 1
@@ -82,19 +82,26 @@ class Failed(Exception):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
+    import argparse
+
     form = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser("slotctl", description=ABOUT, epilog=f"{EXAMPLES}\n{EXITS}", formatter_class=form)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, about: str, epilog: str = "", slot: str = "the slot's name, as `slotctl list` shows it") -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=epilog, formatter_class=form)
-        if slot:
-            added.add_argument("slot", metavar="SLOT", help=slot)
+    def command(name: str, about: str, epilog: str = "", *, of_slot: bool = True) -> argparse.ArgumentParser:
+        words: dict[str, t.Any] = {"epilog": epilog, "formatter_class": form, "allow_abbrev": False}
+        added = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", **words)
+        if of_slot:
+            added.add_argument("slot", metavar="SLOT", help="the slot's name, as `slotctl list` shows it")
         added.add_argument("--json", action="store_true", help="for programs: one JSON document instead of text")
         return added
 
-    command("list", "list the slots of this host", slot="")
-    command("status", "check whether a session would start, and say what stands in its way", "exit status 1 if it would be refused")
+    command("list", "list the slots of this host", of_slot=False)
+    command(
+        "status",
+        "check whether a session would start, and say what stands in its way",
+        "exit status 1 if it would be refused",
+    )
     command("policy", "show what a slot may see and use, as it was compiled")
     command("binds", "show every path that a session sees, with the reason")
     started = command("run", "start a session of a slot's CLI and wait for its end", RUN)
@@ -102,18 +109,22 @@ def parser() -> argparse.ArgumentParser:
     started.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
-    stopped = command("stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left")
+    stopped = command(
+        "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"
+    )
     stopped.add_argument("session", metavar="SESSION", nargs="?", help="only this one, as `slotctl sessions` shows it")
     shown = command("sessions", "list the slot's sessions, running and ended, the newest first")
     shown.add_argument("--most", metavar="N", type=int, default=20, help="at most so many (default: 20)")
-    release = command("release", "list, verify or roll back the releases of launcher and slotctl", slot="")
+    release = command("release", "list, verify or roll back the releases of launcher and slotctl", of_slot=False)
     release.add_argument("action", choices=("list", "verify", "rollback"), help="verify: every file against its hash")
-    release.add_argument("name", metavar="NAME", nargs="?", help="a release (default: verify the active one, roll back to the previous)")
+    release.add_argument(
+        "name", metavar="NAME", nargs="?", help="a release (default: verify the active one, roll back to the previous)"
+    )
     return top
 
 
 def _dispatch(release: str, argv: list[str]) -> int:
-    if argv[:1] == ["session-ended"]:  # PID 1's, not for people
+    if argv[:1] == ["session-ended"] and len(argv) == 3 and os.geteuid() == 0:  # PID 1's, not for people
         from .ended import session_ended
 
         return session_ended(argv[1], argv[2], os.environ)
@@ -178,7 +189,11 @@ def _stop(release: str, options: argparse.Namespace) -> int:
         ids = stop(options.slot, options.session)
     except NotStopped as error:
         raise Failed(str(error)) from None
-    _show(options, {"stopped": ids}, lambda _: "".join(f"session {each} was stopped\n" for each in ids) or "no session runs\n")
+    _show(
+        options,
+        {"stopped": ids},
+        lambda _: "".join(f"session {each} was stopped\n" for each in ids) or "no session runs\n",
+    )
     return 0
 
 
@@ -198,7 +213,11 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
     rows = selftest(options.slot, release, mutate=not options.no_mutations, progress=progress)
     progress("")
     cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
-    _show(options, [dataclasses.asdict(row) for row in rows], lambda _: table(("RESULT", "KIND", "NAME", "CLAIM", "FOUND"), cells))
+    _show(
+        options,
+        [dataclasses.asdict(row) for row in rows],
+        lambda _: table(("RESULT", "KIND", "NAME", "CLAIM", "FOUND"), cells),
+    )
     return 0 if all(row.ok for row in rows) else EXIT_FAILED
 
 
@@ -213,7 +232,14 @@ def _release(release: str, options: argparse.Namespace) -> int:
             _show(options, found, lambda found: f"{found['release']}: {len(found['files'])} files as listed\n")
         else:
             steps = releases.rolled_back(options.name)
-            _show(options, steps, lambda steps: "".join(f"{step['subject']}: {step['action']} {step['after']}\n" for step in steps) or "nothing to do\n")
+            _show(
+                options,
+                steps,
+                lambda steps: (
+                    "".join(f"{step['subject']}: {step['action']} {step['after']}\n" for step in steps)
+                    or "nothing to do\n"
+                ),
+            )
     except releases.ReleaseError as error:
         raise Failed(str(error)) from None
     return 0

@@ -10,11 +10,14 @@ import os
 from confined_slots import _layout, _sessions
 from confined_slots._refusals import Refusal
 
+from . import unit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t
 
 KINDS = ("args", "status", "record")
+FROM_START = ("workspace", "mode", "policy", "release", "caller", "start")
 
 
 def session_ended(slot: str, session: str, environ: t.Mapping[str, str]) -> int:
@@ -27,11 +30,11 @@ def session_ended(slot: str, session: str, environ: t.Mapping[str, str]) -> int:
 
 
 def end_session(slot: str, session: str, result: str, code: str, status: str) -> dict[str, t.Any]:
-    """Judge how a session ended, put it on record, remove the session's files; return the end record."""
-    try:
-        record = os.open(_sessions.path_of(slot, session, "record"), os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise Refusal("audit-unavailable", f"session {session} has no record: {error.strerror}", "see 'journalctl -u systemd-journald'") from None
+    """Judge how a session ended, put it on record, remove the session's files; return the end record.
+
+    A record that cannot be kept is named in it as `audit`: the session is over, there is nothing left to refuse.
+    """
+    record = _open(slot, session, "record", os.O_RDWR | os.O_APPEND)
     try:
         lines = _sessions.lines_of(os.pread(record, os.fstat(record).st_size, 0))
         start = lines[0] if lines else {}
@@ -40,21 +43,38 @@ def end_session(slot: str, session: str, result: str, code: str, status: str) ->
             asked = "its caller was gone"
         verdict = _sessions.judge(_report(slot, session), result, code, status, stopped=bool(asked))
         end = {"event": "end", "slot": slot, "session": session, "end": _sessions.now(), **verdict.fields()}
-        if asked and verdict.outcome == "stopped":
+        if verdict.outcome == "stopped" and asked:
             end["reason"] = asked
-        for key in ("workspace", "mode", "policy", "release", "caller", "start"):
-            if key in start:
-                end[key] = start[key]
+        end |= {key: start[key] for key in FROM_START if key in start}
+        try:
+            _sessions.append(slot, _gid(slot), end)
+        except Refusal as refusal:
+            end["audit"] = refusal.what
         os.write(record, _sessions.as_line(end).encode())
     finally:
         os.close(record)
     remove_files(slot, session)
-    _sessions.append(slot, _gid(slot), end)
     return end
 
 
+def sweep(slot: str) -> None:
+    """End on record the sessions whose caller was killed before systemd knew of them."""
+    for start in _sessions.live_sessions(slot):
+        session = str(start.get("session", ""))
+        try:
+            record = _open(slot, session, "record", os.O_RDONLY)
+        except Refusal:  # it has just ended
+            continue
+        try:
+            orphaned = not _held(record) and not unit.is_there(slot, session)
+        finally:
+            os.close(record)
+        if orphaned:
+            end_session(slot, session, "", "", "")
+
+
 def record_refusal(start: dict[str, t.Any], refusal: Refusal) -> None:
-    """Put on record that a session was refused before it began; where that cannot be done the refusal itself must do."""
+    """Put on record that a session was refused before it began; where that cannot be, the refusal itself must do."""
     words = {"code": refusal.code, "what": refusal.what, "cure": refusal.cure}
     record = {**start, "event": "refused", "outcome": "refused", "refusal": words, "end": _sessions.now()}
     try:
@@ -68,7 +88,6 @@ def record_refusal(start: dict[str, t.Any], refusal: Refusal) -> None:
 
 def ask(record: int, reason: str) -> None:
     """Note in an open SESSION.record that the session is asked to stop, and why."""
-    os.lseek(record, 0, os.SEEK_END)
     os.write(record, _sessions.as_line({"event": "stop", "reason": reason, "time": _sessions.now()}).encode())
 
 
@@ -96,13 +115,22 @@ def _held(record: int) -> bool:
 
 def _report(slot: str, session: str) -> bytes:
     try:
-        descriptor = os.open(_sessions.path_of(slot, session, "status"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        descriptor = _open(slot, session, "status", os.O_RDONLY)
+    except Refusal:
         return b""
     try:
         return os.read(descriptor, _sessions.MOST_REPORTED)
     finally:
         os.close(descriptor)
+
+
+def _open(slot: str, session: str, kind: str, flags: int) -> int:
+    path = _sessions.path_of(slot, session, kind)
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        cure = f"start sessions with 'slotctl run {slot}'"
+        raise Refusal("audit-unavailable", f"{path}: {error.strerror}", cure) from None
 
 
 def _gid(slot: str) -> int:

@@ -25,7 +25,9 @@ def show(releases: list[dict[str, t.Any]]) -> str:
     rows = []
     for each in releases:
         words = [word for word in ("active", "withdrawn") if each[word]]
-        rows.append((each["name"], ", ".join(words) or "kept", f"tampered: {each['fault']}" if each["fault"] else "intact"))
+        rows.append(
+            (each["name"], ", ".join(words) or "kept", f"tampered: {each['fault']}" if each["fault"] else "intact")
+        )
     return table(("RELEASE", "STATE", "FILES"), rows) if rows else "no release is installed [converge the host]\n"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import select
 import signal
 import sys
 import time
@@ -15,11 +14,11 @@ from confined_slots import _layout, _sessions
 from confined_slots._launch import check_enabled, workspace_path
 from confined_slots._manifest import open_trusted, verify_release
 from confined_slots._plan import value, values
-from confined_slots._refusals import EXIT_REFUSED, Refusal, printable
+from confined_slots._refusals import Refusal, printable
 
 from . import ended, unit
 from .slots import CONVERGE, Slot, check_known, current_release, load
-from .streams import Streams, open_missing, register
+from .streams import Streams, copy, open_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,22 +30,34 @@ MOST_ARGUMENTS = 1 << 21
 # systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
 STOP_PATIENCE = 3 * unit.STOP_SECONDS
 DRAIN_SECONDS = 2.0
+RETRY_MILLISECONDS = 200
 
 
 def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
     """Run a session; return the CLI's exit status. Refusal if it does not start."""
     open_missing()
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
-    start: dict[str, t.Any] = {"event": "start", "slot": name, "session": "", "workspace": workspace or "", "caller": caller()}
+    start: dict[str, t.Any] = {
+        "event": "start",
+        "slot": name,
+        "session": "",
+        "workspace": workspace or "",
+        "caller": caller(),
+    }
     try:
         check_known(name)
         release = current_release()
         verify_release(release)
         slot = load(name)
+        ended.sweep(name)
         start |= described(slot, release)
         chosen = preflight(slot, workspace, arguments)
-        start |= {"workspace": chosen, "arguments": len(arguments), "session": _sessions.new_session(), "start": _sessions.now()}
+        start |= {
+            "workspace": chosen,
+            "arguments": len(arguments),
+            "session": _sessions.new_session(),
+            "start": _sessions.now(),
+        }
         files = Files(slot, start, arguments)
     except Refusal as refusal:
         ended.record_refusal(start, refusal)
@@ -91,7 +102,9 @@ def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     check_account(slot)
     check_credential(slot)
     if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
-        raise Refusal("policy-invalid", f"the CLI's arguments are longer than {MOST_ARGUMENTS} bytes", "put them into a file")
+        raise Refusal(
+            "policy-invalid", f"the CLI's arguments are longer than {MOST_ARGUMENTS} bytes", "put them into a file"
+        )
     return chosen
 
 
@@ -137,15 +150,20 @@ class Files:
         try:
             parent = _open_run_directory(slot.name)
             try:
-                self._make(parent, "args", 0o640, slot.gid, words)
-                self.status = self._make(parent, "status", 0o620, slot.gid, b"")
-                self.record = self._make(parent, "record", 0o600, 0, _sessions.as_line(start).encode())
-                os.set_inheritable(self.record, False)
+                self.record = self._make(parent, "record", 0o600, 0)
+                ended.hold(self.record)  # before it says anything: an unheld one is taken for a killed caller's
+                os.write(self.record, _sessions.as_line(start).encode())
+                args = self._make(parent, "args", 0o640, slot.gid)
+                with open(args, "wb") as file:
+                    file.write(words)
+                os.close(self._make(parent, "status", 0o620, slot.gid))
             finally:
                 os.close(parent)
         except OSError as error:
             self.remove()
-            raise Refusal("audit-unavailable", f"{directory}: {error.strerror}", "make room on its file system") from None
+            raise Refusal(
+                "audit-unavailable", f"{directory}: {error.strerror}", "make room on its file system"
+            ) from None
         try:
             _sessions.append(slot.name, slot.gid, start)
         except Refusal:
@@ -164,11 +182,9 @@ class Files:
         """Remove what is there of the files."""
         ended.remove_files(self.slot, self.session)
 
-    def _make(self, parent: int, kind: str, mode: int, gid: int, data: bytes) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    def _make(self, parent: int, kind: str, mode: int, gid: int) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(f"{self.session}.{kind}", flags, 0o600, dir_fd=parent)
-        while data:
-            data = data[os.write(descriptor, data) :]
         os.fchown(descriptor, 0, gid)
         os.fchmod(descriptor, mode)
         return descriptor
@@ -181,83 +197,70 @@ class Session:
         self.slot, self.release, self.start, self.files = slot, release, start, files
         self.name, self.session = slot.name, start["session"]
         self.received: list[int] = []
+        self.stopper = 0
+        self.patience = 0.0
 
     def run(self, *, json: bool) -> int:
         """Run it; return the exit status."""
-        pty = os.isatty(0) and os.isatty(1)
-        streams = None if pty else Streams()
-        ended.hold(self.files.record)
-        saved = _terminal_modes() if pty else None
+        terminal = os.isatty(0) and os.isatty(1)
+        modes = _terminal_modes() if terminal else None
+        streams = Streams(terminal=terminal)
         wakeup = self._catch_signals()
-        client = unit.spawn(self._command(pty=pty, json=json), streams.given if streams else (0, 1, 2))
-        if streams:
-            streams.close_given()
+        client = unit.spawn(self._command(terminal=terminal, json=json), streams.given)
+        streams.close_given()
         status = self._wait(client, streams, wakeup)
-        if saved is not None and status != 0:
-            _restore_terminal(saved)
-        end = self._end()
-        return self._tell(end, streams.error if streams else None, json=json)
+        if modes is not None and status != 0:
+            _restore_terminal(modes)
+        return self._tell(self._end(), streams.error, json=json)
 
-    def _command(self, *, pty: bool, json: bool) -> list[str]:
+    def _command(self, *, terminal: bool, json: bool) -> list[str]:
         credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
         wanted = unit.properties(self.name, self.session, self.release, credential, longest)
         launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
         words = [*launcher, self.start["workspace"], self.session]
         environment = unit.terminal_environment(os.environ)
-        inner = unit.service(self.name, self.session, wanted, environment, words, pty=pty)
+        inner = unit.service(self.name, self.session, wanted, environment, words, pty=terminal)
         return unit.client(self.name, self.session, inner, parent=os.getpid())
 
     def _catch_signals(self) -> int:
+        """Note SIGINT, SIGTERM and SIGHUP (unless ignored, as by nohup); return what can be read once one has come."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda number, _: self.received.append(number))
         return read_end
 
-    def _wait(self, client: int, streams: Streams | None, wakeup: int) -> int:
-        """Copy what is to be copied until the client ends, stop the session when a signal says so; return its status."""
-        child, stopper, deadline = os.pidfd_open(client), 0, 0.0
-        status: int | None = None
-        while status is None or (streams and streams.outward and time.monotonic() < deadline):
-            relays = streams.relays() if streams else []
-            if status is not None and not any(relay.open for relay in (streams.outward if streams else [])):
-                break
-            poll = select.poll()
-            waiting = register(poll, relays)
-            poll.register(wakeup, select.POLLIN)
-            if status is None:
-                poll.register(child, select.POLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll(200 if stopper or status is not None else None)}
-            for descriptor in ready & waiting.keys():
-                for relay in waiting[descriptor]:
-                    relay.step()
+    def _wait(self, client: int, streams: Streams, wakeup: int) -> int:
+        """Copy until the client has ended, then what is left; stop it on a signal. Return the client's status."""
+        child = os.pidfd_open(client)
+        ready: set[int] = set()
+        while child not in ready:
+            ready = copy(streams.copying(), (child, wakeup), RETRY_MILLISECONDS if self.received else None)
             if wakeup in ready:
                 os.read(wakeup, 4096)
-            if status is None and child in ready:
-                status = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
-                deadline = time.monotonic() + DRAIN_SECONDS
-            if self.received and status is None:
-                stopper, deadline = self._keep_stopping(client, stopper, deadline)
+            if self.received and child not in ready:
+                self._keep_stopping(client)
         os.close(child)
-        if stopper:
-            os.waitpid(stopper, 0)
+        status = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while (left := streams.copying(outward_only=True)) and time.monotonic() < deadline:
+            copy(left, (), RETRY_MILLISECONDS)
+        if self.stopper:
+            os.waitpid(self.stopper, 0)
         return status
 
-    def _keep_stopping(self, client: int, stopper: int, deadline: float) -> tuple[int, float]:
+    def _keep_stopping(self, client: int) -> None:
         """Have systemd stop the unit, again if it was not there yet; give up on the client after STOP_PATIENCE."""
-        if not deadline:
-            deadline = time.monotonic() + STOP_PATIENCE
-            ended.ask(self.files.record, f"signal {signal.Signals(self.received[0]).name} to slotctl")
-        if stopper and os.waitpid(stopper, os.WNOHANG) != (0, 0):
-            stopper = 0
-        if not stopper:
-            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            stopper = unit.spawn(unit.stop_command(self.name, self.session), (null, null, null))
-            os.close(null)
-        if time.monotonic() > deadline:
+        if not self.patience:
+            self.patience = time.monotonic() + STOP_PATIENCE
+            ended.ask(self.files.record, f"{signal.Signals(self.received[0]).name} to slotctl")
+        if self.stopper and os.waitpid(self.stopper, os.WNOHANG) != (0, 0):
+            self.stopper = 0
+        if not self.stopper:
+            self.stopper = unit.start_stopping(self.name, self.session)
+        if time.monotonic() > self.patience:
             os.kill(client, signal.SIGKILL)
-        return stopper, deadline
 
     def _end(self) -> dict[str, t.Any]:
         """Return the end record; if there is none yet, the client was lost or the unit never came to be: see to it."""
@@ -273,6 +276,8 @@ class Session:
         outcome, status = end["outcome"], int(end["exit_status"])
         if outcome == "sandbox-failed":
             raise Refusal("sandbox-unavailable", *self._sandbox_failure(end, error))
+        if "audit" in end:
+            sys.stderr.write(f"slotctl: the end of session {self.session} is not on record: {end['audit']}\n")
         if json and outcome != "refused":
             sys.stderr.write(_sessions.as_line(end))
         elif outcome == "timed-out":
@@ -319,6 +324,3 @@ def _restore_terminal(modes: list[t.Any]) -> None:
         termios.tcsetattr(0, termios.TCSADRAIN, modes)
     except termios.error:  # the terminal has gone
         return
-
-
-__all__ = ["EXIT_REFUSED", "run"]

@@ -15,7 +15,7 @@ from confined_slots._manifest import verify_release
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
-from . import run, unit
+from . import ended, run, unit
 from .slots import CONVERGE, Slot, check_known, current_release, known, load
 from .tables import pairs, table
 
@@ -58,6 +58,7 @@ def status(name: str) -> Json:
     """Return what a session of the slot would find: each check with "" or its refusal, its limits, its sessions."""
     slot = load(name)
     checks = [{"check": check, **_outcome(look, slot)} for check, look in CHECKS]
+    ended.sweep(name)
     records = _sessions.read_records(name)
     return {
         "slot": name,
@@ -77,23 +78,16 @@ def show_status(found: Json) -> str:
     last = found["last"]
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
     lines += [("running", f"{record['session']} in {record['workspace']}") for record in found["sessions"]]
-    lines.append(("last record", f"{last.get('session')} {last.get('event')} {last.get('outcome', '')}" if last else "none"))
+    lines.append(
+        ("last record", f"{last.get('session')} {last.get('event')} {last.get('outcome', '')}" if last else "none")
+    )
     verdict = "ready" if found["ready"] else "NOT ready: 'slotctl run' would refuse"
     return f"slot {found['slot']} is {verdict}\n\n{text}\n{pairs(lines)}"
 
 
 def limits(name: str) -> dict[str, str]:
     """Return the limits that systemd holds the slot's slice to."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    wanted = ",".join(LIMITS)
-    child = unit.spawn([unit.SYSTEMCTL, "show", f"--property={wanted}", "--", _layout.slice_unit(name)], (null, write_end, null))
-    os.close(write_end)
-    os.close(null)
-    with open(read_end, encoding="utf-8", errors="replace") as file:
-        found = dict(line.rstrip("\n").split("=", 1) for line in file if "=" in line)
-    os.waitpid(child, 0)
-    return found
+    return unit.show(_layout.slice_unit(name), LIMITS)
 
 
 def policy(name: str) -> Json:
@@ -125,7 +119,7 @@ def show_policy(found: Json) -> str:
 
 def show_binds(found: Json) -> str:
     """Return everything that the slot's sessions see, with reasons, as a table."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for mount in found["mounts"]:
         source = mount.get("source", "")
         where = f"{mount['target']} <- {source}" if source not in ("", mount["target"]) else mount["target"]
@@ -135,8 +129,9 @@ def show_binds(found: Json) -> str:
 
 
 def sessions(name: str, most: int) -> list[Json]:
-    """Return the slot's newest sessions, start and end records joined, the newest first; one without an end has none."""
+    """Return the slot's newest sessions, the newest first, start and end records joined."""
     check_known(name)
+    ended.sweep(name)
     live = {record["session"] for record in _sessions.live_sessions(name)}
     found: dict[str, Json] = {}
     for number, record in enumerate(_sessions.read_records(name)):
@@ -152,13 +147,16 @@ def show_sessions(entries: list[Json]) -> str:
     """Return sessions as a table."""
     if not entries:
         return "no session is on record\n"
-    rows = []
-    for entry in entries:
-        why = entry.get("refusal", {}).get("code") or entry.get("reason", "")
-        who = entry.get("caller", {}).get("user", "")
-        shown = (entry.get("start", entry.get("end", "")), entry.get("workspace", ""), who, entry["outcome"])
-        rows.append((entry.get("session") or "-", *shown, str(entry.get("exit_status", "")), why))
-    return table(("SESSION", "START", "WORKSPACE", "CALLER", "OUTCOME", "STATUS", "WHY"), rows)
+    return table(
+        ("SESSION", "START", "WORKSPACE", "CALLER", "OUTCOME", "STATUS", "WHY"), [_row(each) for each in entries]
+    )
+
+
+def _row(entry: Json) -> tuple[str, ...]:
+    why = entry.get("refusal", {}).get("code") or entry.get("reason", "")
+    start, who = entry.get("start", entry.get("end", "")), entry.get("caller", {}).get("user", "")
+    words = (entry.get("session") or "-", start, entry.get("workspace", ""), who, entry["outcome"])
+    return tuple(str(word) for word in (*words, entry.get("exit_status", ""), why))
 
 
 def _outcome(look: t.Callable[[Slot], str], slot: Slot) -> dict[str, str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import typing as t
 
 CONVERGE = "converge the host with the playbook confined.slots.site"
+NEEDED = {"enabled", "environment", "mode", "mounts", "network", "provider", "resources", "workspaces"}
 
 
 class Slot:
@@ -61,9 +62,11 @@ def load(name: str) -> Slot:
         raise Refusal("policy-invalid", f"{path} is the plan of slot {value(records, 'slot')!r:.80}", CONVERGE)
     try:
         policy = json.loads(value(records, "policy"))
+        if not policy.keys() >= NEEDED:
+            raise ValueError(f"it lacks {', '.join(sorted(NEEDED - policy.keys()))}")
         return Slot(name, records, policy)
-    except (ValueError, TypeError, StopIteration):
-        raise Refusal("policy-invalid", f"{path} holds no policy that can be read", CONVERGE) from None
+    except (ValueError, TypeError, AttributeError, StopIteration) as error:
+        raise Refusal("policy-invalid", f"{path} holds no policy that can be read: {error}", CONVERGE) from None
 
 
 def current_release() -> str:

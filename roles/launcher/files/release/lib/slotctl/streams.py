@@ -10,11 +10,12 @@ byte. Standard error is always copied, so that what bwrap said can be told, unle
 from __future__ import annotations
 
 import os
+import select
 import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import select
+    import typing as t
 
 PIECE = 1 << 16
 # a terminal or socket that poll(2) calls ready takes this much without blocking
@@ -64,22 +65,16 @@ class Relay:
 
 
 class Streams:
-    """What a session gets as its standard streams, and the relays behind them."""
+    """What a session gets as its standard streams, and the relays behind them; with a terminal, the caller's own."""
 
-    def __init__(self) -> None:
-        self.given: list[int] = []
+    def __init__(self, *, terminal: bool) -> None:
+        self.given: list[int] = [0, 1, 2]
         self.inward: list[Relay] = []
         self.outward: list[Relay] = []
         self.error: Relay | None = None
         self._ours: list[int] = []
-        self.given.append(0 if _passes_as_input() else self._inward())
-        self.given.append(1 if _is_pipe_or_null(1) else self._outward(1))
-        if _same(1, 2):
-            self.given.append(self.given[1])
-            self.error = self.outward[0] if self.outward else None
-        else:
-            self.given.append(self._outward(2))
-            self.error = self.outward[-1]
+        if not terminal:
+            self._separate()
 
     def close_given(self) -> None:
         """Close our copies of what the session got, once it has it."""
@@ -87,9 +82,18 @@ class Streams:
             os.close(descriptor)
         self._ours = []
 
-    def relays(self) -> list[Relay]:
+    def copying(self, *, outward_only: bool = False) -> list[Relay]:
         """Return the relays that still copy."""
-        return [relay for relay in (*self.inward, *self.outward) if relay.open]
+        return [relay for relay in (*([] if outward_only else self.inward), *self.outward) if relay.open]
+
+    def _separate(self) -> None:
+        one_file = os.path.samestat(os.fstat(1), os.fstat(2))
+        if not _passes_as_input():
+            self.given[0] = self._inward()
+        if not _is_pipe_or_null(1):
+            self.given[1] = self._outward(1)
+        self.given[2] = self.given[1] if one_file else self._outward(2)
+        self.error = self.outward[-1] if self.outward else None
 
     def _inward(self) -> int:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -112,19 +116,22 @@ def open_missing() -> None:
     os.close(descriptor)
 
 
-def register(poll: select.poll, relays: list[Relay]) -> dict[int, list[Relay]]:
-    """Tell poll what the relays wait for; return them by descriptor."""
-    import select
-
-    waiting: dict[int, list[Relay]] = {}
+def copy(relays: list[Relay], others: t.Iterable[int], milliseconds: int | None) -> set[int]:
+    """Wait until a relay can move on (and move it) or one of others can be read; return those of others that can."""
+    poll = select.poll()
     events: dict[int, int] = {}
     for relay in relays:
         descriptor, writes = relay.waits_for()
-        waiting.setdefault(descriptor, []).append(relay)
         events[descriptor] = events.get(descriptor, 0) | (select.POLLOUT if writes else select.POLLIN)
+    for descriptor in others:
+        events[descriptor] = select.POLLIN
     for descriptor, wanted in events.items():
         poll.register(descriptor, wanted)
-    return waiting
+    ready = {descriptor for descriptor, _ in poll.poll(milliseconds)}
+    for relay in relays:
+        if relay.waits_for()[0] in ready:
+            relay.step()
+    return ready.intersection(others)
 
 
 def _passes_as_input() -> bool:
@@ -141,7 +148,3 @@ def _is_pipe_or_null(descriptor: int) -> bool:
     if stat.S_ISCHR(found.st_mode):
         return found.st_rdev == os.makedev(1, 3)
     return stat.S_ISFIFO(found.st_mode)
-
-
-def _same(one: int, other: int) -> bool:
-    return os.path.samestat(os.fstat(one), os.fstat(other))

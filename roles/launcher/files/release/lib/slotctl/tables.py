@@ -15,7 +15,9 @@ def table(heads: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> str:
     """Return rows under heads, columns aligned, each cell on one line."""
     lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads) - 1)]
-    texts = ["  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in lines]
+    texts = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in lines
+    ]
     return "".join(f"{text.rstrip()}\n" for text in texts)
 
 

@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The transient unit of a session, and what is asked of systemd about it. Pure, but for the functions that run systemd's tools.
+"""The transient units of a session, and what is asked of systemd about them.
 
 Two units stand for a session. The service is the session. The scope holds nothing but the systemd-run that waits for it
 and that the kernel kills when slotctl dies; the service is bound to the scope, so PID 1 stops a session whose caller is
@@ -116,16 +116,34 @@ def spawn(words: list[str], streams: t.Sequence[int] = (0, 1, 2)) -> int:
     return os.posix_spawn(words[0], words, environment, file_actions=actions, setsigdef=[signal.SIGPIPE])
 
 
-def stop_command(slot: str, session: str) -> list[str]:
-    """Return the command line that stops a session and waits until none of its processes is left."""
-    return [SYSTEMCTL, "stop", "--quiet", "--", _layout.session_unit(slot, session)]
+def start_stopping(slot: str, session: str) -> int:
+    """Have systemd stop a session: SIGTERM, after STOP_SECONDS SIGKILL; return the pid of systemctl, which waits."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return spawn([SYSTEMCTL, "stop", "--quiet", "--", _layout.session_unit(slot, session)], (null, null, null))
+    finally:
+        os.close(null)
 
 
 def stop(slot: str, session: str) -> int:
-    """Stop a session: SIGTERM, after STOP_SECONDS SIGKILL; return systemctl's exit status (5: there is no such unit)."""
+    """Stop a session and wait until none of its processes is left; return systemctl's exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(start_stopping(slot, session), 0)[1])
+
+
+def is_there(slot: str, session: str) -> bool:
+    """Return whether systemd has the session's unit, in whatever state."""
+    return show(_layout.session_unit(slot, session), ["LoadState"]).get("LoadState") != "not-found"
+
+
+def show(name: str, wanted: t.Sequence[str]) -> dict[str, str]:
+    """Return properties of a unit as systemd has them."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        _, status = os.waitpid(spawn(stop_command(slot, session), (null, null, null)), 0)
-    finally:
-        os.close(null)
-    return os.waitstatus_to_exitcode(status)
+    words = [SYSTEMCTL, "show", f"--property={','.join(wanted)}", "--", name]
+    child = spawn(words, (null, write_end, null))
+    os.close(write_end)
+    os.close(null)
+    with open(read_end, encoding="utf-8", errors="replace") as file:
+        found = dict(line.rstrip("\n").split("=", 1) for line in file if "=" in line)
+    os.waitpid(child, 0)
+    return found
