@@ -125,7 +125,8 @@ def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> tuple[Slot, ...]:
     for index, slot in enumerate(slots):
         if slot.name in seen:
             raise Invalid(
-                f"slots[{index}].name is '{slot.name}', as is slots[{seen[slot.name]}].name; names must differ [rename one]"
+                f"slots[{index}].name is '{slot.name}', as is slots[{seen[slot.name]}].name; "
+                "names must differ [rename one]"
             )
         seen[slot.name] = index
     return slots
@@ -151,7 +152,8 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
     network = entry.get("network") or "none"
     if network not in NETWORKS:
         raise Invalid(
-            f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release [choose none for work offline]"
+            f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release "
+            "[choose none for work offline]"
         )
     if entry.get("docker"):
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
@@ -233,7 +235,8 @@ def _bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
     reason = entry.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise Invalid(
-            f"{where}.reason is empty; a bind without a reason does not compile [say in a sentence why the slot needs {source}]"
+            f"{where}.reason is empty; a bind without a reason does not compile "
+            f"[say in a sentence why the slot needs {source}]"
         )
     return ExtraBind(source, target, mode, reason.strip())
 
@@ -242,10 +245,8 @@ def absolute(path: t.Any, where: str) -> str:
     """Return the path once sure that it is absolute and in its plain form."""
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         raise Invalid(f"{where} is {path!r:.120}; it must be an absolute path without NUL")
-    if (
-        (len(path) > 1
-        and path.endswith("/"))
-        or any(part in ("", ".", "..") for part in path[1:].split("/") if path != "/")
+    if (len(path) > 1 and path.endswith("/")) or any(
+        part in ("", ".", "..") for part in path[1:].split("/") if path != "/"
     ):
         raise Invalid(
             f"{where} is {path!r:.120}; it must be in its plain form, without '.', '..', '//' or a '/' at its end"
@@ -281,6 +282,7 @@ def _hash(value: t.Any, where: str) -> str | None:
         return None
     if not isinstance(value, str) or not re.match(r"\$(6|y|2b)\$[A-Za-z0-9./$=]{20,200}\Z", value):
         raise Invalid(
-            f"{where}: console_password_hash is not a crypt(3) hash of sha512, yescrypt or bcrypt [use console_password]"
+            f"{where}: console_password_hash is not a crypt(3) hash of sha512, yescrypt or bcrypt "
+            "[use console_password]"
         )
     return value

@@ -54,7 +54,8 @@ class Found:
 def trusted_directory(path: str) -> t.Iterator[int]:
     """Yield a descriptor of the directory, once sure that only root can redirect any part of the way to it.
 
-    Raises UnsafePath if a component is a link or can be written by others than root, FileNotFoundError if one is missing.
+    Raises UnsafePath if a component is a link or can be written by others than root, FileNotFoundError if one is
+    missing.
     """
     descriptor = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -74,7 +75,10 @@ def trusted_directory(path: str) -> t.Iterator[int]:
 
 
 def read(path: str, limit: int = 1 << 24) -> bytes | None:
-    """Return the bytes of one of root's files, None if there is none; links are refused, at most limit bytes are read."""
+    """Return the bytes of one of root's files, None if there is none.
+
+    Links are refused, at most limit bytes are read.
+    """
     try:
         with trusted_directory(os.path.dirname(path)) as parent:
             descriptor = os.open(
@@ -125,7 +129,10 @@ def owned(path: str) -> Owned | None:
 
 
 def write(path: str, data: bytes, wanted: Owned = Owned(0, 0, 0o644)) -> None:
-    """Put data at path in one rename, so that a kill or a full disk leaves the old file; the parent must be root's alone."""
+    """Put data at path in one rename, so that a kill or a full disk leaves the old file.
+
+    The parent must be root's alone.
+    """
     with trusted_directory(os.path.dirname(path)) as parent:
         temporary = f".{os.path.basename(path)}.{secrets.token_hex(6)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)

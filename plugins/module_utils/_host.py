@@ -60,7 +60,10 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """The host: merged-/usr links (path, link or "" for a directory), which optional files are there, the binds' sources."""
+    """The host.
+
+    Its merged-/usr links (path, link or "" for a directory), which optional files are there, the binds' sources.
+    """
 
     roots: tuple[tuple[str, str], ...]
     present: frozenset[str]

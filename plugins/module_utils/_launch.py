@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a launch plan to a confined process: everything is checked, nothing is decided.
 
-On the launcher's hot path: imports os and sys, `_signal` for the dispositions that Python itself changes, and siblings of
-the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
+On the launcher's hot path: imports os and sys, `_signal` for the dispositions that Python itself changes, and siblings
+of the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def check_enabled(records: list[Record]) -> None:
 
 
 def check_account(records: list[Record]) -> None:
-    """Refuse to run as anybody but the slot's account with no other group: a group hidden by the sandbox still opens files."""
+    """Refuse to run as anybody but the slot's account with no other group.
+
+    A group hidden by the sandbox still opens files.
+    """
     ((uid, gid),) = values(records, "ids")
     cure = f"start sessions with 'slotctl run {value(records, 'slot')}'"
     if set(os.getresuid()) != {int(uid)} or set(os.getresgid()) != {int(gid)}:
@@ -147,7 +150,7 @@ def check_standard_streams() -> None:
 
 def workspace_path(records: list[Record], name: str) -> str:
     """Return the directory of the workspace called name."""
-    known = dict(t_pair for t_pair in values(records, "workspace"))
+    known = {workspace: path for workspace, path in values(records, "workspace")}
     if name not in known:
         slot = value(records, "slot")
         raise Refusal(
@@ -190,7 +193,7 @@ def check_mounts(records: list[Record], workspace: str) -> None:
 
 
 def check_identity(records: list[Record]) -> None:
-    """Refuse an executable that is missing, that others than root can write, or whose bytes are not those that were compiled."""
+    """Refuse an executable that is missing, that others than root can write, or whose bytes are not those compiled."""
     cure = "converge the host with the playbook confined.slots.site"
     for path, wanted, stamp in values(records, "identity"):
         try:
@@ -208,7 +211,10 @@ def check_identity(records: list[Record]) -> None:
 
 
 def stamp_of(found: os.stat_result) -> str:
-    """Return what changes whenever a file's bytes do: nobody but the kernel sets a ctime, so equal stamps spare the hashing."""
+    """Return what changes whenever a file's bytes do.
+
+    Nobody but the kernel sets a ctime, so equal stamps spare the hashing.
+    """
     return f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
 
 
@@ -271,7 +277,10 @@ def reset_signals() -> None:
 
 
 def for_the_cli(words: list[str]) -> list[str]:
-    """Return the command line that gives the CLI the default dispositions back, inside: all of it but bwrap sees signals."""
+    """Return the command line that gives the CLI the default dispositions back, inside.
+
+    All of it but bwrap sees signals.
+    """
     if "=" in words[0]:
         raise Refusal(
             "policy-invalid", f"the executable {words[0]} has '=' in its path", "install the provider elsewhere"

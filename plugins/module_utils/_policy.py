@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From what is declared and what the host looks like to a slot's effective policy and its launch plan.
 
-Pure: `_host.survey` looks at the host, `compile_policy` decides, the module writes. Nothing is left to decide at launch.
+Pure: `_host.survey` looks at the host, `compile_policy` decides, the module writes. Nothing is left to decide at
+launch.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class Mount:
     def __post_init__(self) -> None:
         if not self.reason.strip():
             raise Invalid(
-                f"the {self.kind} at {self.target} has no reason; a line without one does not compile [say why the slot needs it]"
+                f"the {self.kind} at {self.target} has no reason; a line without one does not compile "
+                "[say why the slot needs it]"
             )
 
 
@@ -143,7 +145,7 @@ class Policy:
         return json.dumps({**self.as_dict(), "fingerprint": self.fingerprint()}, indent=2, ensure_ascii=True) + "\n"
 
     def plan(self) -> bytes:
-        """Return the launch plan: everything of the policy that the launcher needs, and the policy itself for slotctl."""
+        """Return the launch plan: all that the launcher needs of the policy, and the policy itself for slotctl."""
         slot = self.slot
         records: list[Record] = [
             ("slot", slot.name),
@@ -219,7 +221,8 @@ def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
             yield Mount("bind", path, reason, path, "ro")
         elif path == RESOLVER[0]:
             raise Invalid(
-                f"slot '{slot.name}': network is {slot.network}, but {host.resolver} does not exist on this host [mend its resolver, or choose network: none]"
+                f"slot '{slot.name}': network is {slot.network}, but {host.resolver} does not exist on this host "
+                "[mend its resolver, or choose network: none]"
             )
     yield Mount("symlink", "/var/run", "programs that look there", "/run")
     yield Mount("proc", "/proc", "its own processes")
@@ -234,7 +237,11 @@ def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
 
 def _own(slot: Slot, account: Account, provider: Provider) -> t.Iterator[Mount]:
     name, home = _layout.account(slot.name), _layout.private_home(slot.name, slot.provider)
-    people = f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n{name}:x:{account.uid}:{account.gid}::{home}:{SHELL}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    people = (
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
+        f"{name}:x:{account.uid}:{account.gid}::{home}:{SHELL}\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    )
     groups = f"root:x:0:\n{name}:x:{account.gid}:\nnogroup:x:65534:\n"
     hosts = f"127.0.0.1 localhost {slot.name}\n::1 localhost ip6-localhost ip6-loopback\n"
     names = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
@@ -263,7 +270,8 @@ def _extra(slot: Slot, host: Host) -> t.Iterator[Mount]:
         _check_source(source, where)
         if bind.mode == "rw" and source.kind != "directory":
             raise Invalid(
-                f"{where} is the file {bind.source}, writable; a file that is bound cannot be replaced by rename [bind its directory]"
+                f"{where} is the file {bind.source}, writable; a file that is bound cannot be replaced by rename "
+                "[bind its directory]"
             )
         yield Mount("bind", bind.target, bind.reason, bind.source, bind.mode)
 
@@ -288,11 +296,13 @@ def _check_source(source: Source, where: str) -> None:
         raise Invalid(f"{where} is {path}, a socket, device or pipe; only files and directories can be bound")
     if source.socket:
         raise Invalid(
-            f"{where} is {path}, in which {source.socket} is a socket; even a read-only bind lets the session connect to it [bind a narrower directory]"
+            f"{where} is {path}, in which {source.socket} is a socket; "
+            "even a read-only bind lets the session connect to it [bind a narrower directory]"
         )
     if source.writable_parent:
         raise Invalid(
-            f"{where} is {path}; {source.writable_parent} can be written by others than root, who could put a link in its place [chown it to root and chmod go-w]"
+            f"{where} is {path}; {source.writable_parent} can be written by others than root, "
+            "who could put a link in its place [chown it to root and chmod go-w]"
         )
 
 
@@ -306,14 +316,16 @@ def _check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
         for other, first in targets:
             if target == other:
                 raise Invalid(
-                    f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' [take one away]"
+                    f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' "
+                    "[take one away]"
                 )
             upper, lower = (first, mount) if target.startswith(other) else (mount, first)
             if not (target.startswith(other) or other.startswith(target)):
                 continue
             if (upper.kind, lower.kind) != ("dev", "tmpfs"):
                 raise Invalid(
-                    f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} [choose a target of its own]"
+                    f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} "
+                    "[choose a target of its own]"
                 )
         targets.append((target, mount))
 

@@ -32,7 +32,7 @@ CODES = (
 
 
 def printable(text: str) -> str:
-    """Return text on one line: control, format and undecodable characters are escaped, so that it cannot steer a terminal."""
+    """Return text on one line that cannot steer a terminal: control, format and undecodable characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 

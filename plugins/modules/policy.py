@@ -13,7 +13,8 @@ description:
   - Resolves what each declared slot may see and use on this host, and writes it root-owned for the launcher to obey.
   - Every mount is data with a source, a target, a mode and a reason; one without a reason does not compile.
   - A slot whose policy cannot be compiled fails the task and keeps the plan it had; nothing is written then.
-  - Slots that are on the host and not in the list are left as they are; the playbook C(confined.slots.remove_slot) removes one.
+  - Slots that are on the host and not in the list are left as they are;
+    the playbook C(confined.slots.remove_slot) removes one.
 options:
   profiles:
     description:
@@ -152,9 +153,8 @@ def main() -> None:
     except (Invalid, UnsafePath) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(
-            msg=f"{error.filename or _layout.ETC}: {error.strerror} [mend it and converge again; the old plans are in force]"
-        )
+        cure = "mend it and converge again; the old plans are in force"
+        module.fail_json(msg=f"{error.filename or _layout.ETC}: {error.strerror} [{cure}]")
     fingerprints = {policy.slot.name: policy.fingerprint() for policy in policies}
     module.exit_json(fingerprints=fingerprints, **as_result([step for step, _ in changes]))
 

@@ -218,12 +218,18 @@ def run_python(code: str, **more: t.Any) -> str:
 
 
 def test_es_13_every_descriptor_is_closed_but_those_named() -> None:
-    code = "[os.dup2(0, n) for n in (7, 8, 900)]; _launch.close_all_but({8}); print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:5])"
+    code = (
+        "[os.dup2(0, n) for n in (7, 8, 900)]; _launch.close_all_but({8}); "
+        "print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:5])"
+    )
     assert run_python(code, stdin=subprocess.DEVNULL).strip() == "[0, 1, 2, 3, 8]"
 
 
 def test_signals_are_at_their_defaults_again_but_those_that_bwrap_leaves_to_the_cli() -> None:
-    code = "signal.signal(2, signal.SIG_IGN); signal.pthread_sigmask(0, [15]); _launch.reset_signals(); print([line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigIgn', 'SigBlk')])"
+    code = (
+        "signal.signal(2, signal.SIG_IGN); signal.pthread_sigmask(0, [15]); _launch.reset_signals(); "
+        "print([line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigIgn', 'SigBlk')])"
+    )
     left = sum(1 << getattr(signal, f"SIG{name}") - 1 for name in _launch.FOR_THE_CLI)
     assert run_python(code).strip() == f"['0000000000000000', '{left:016x}']"
 
@@ -244,7 +250,8 @@ def test_the_launcher_has_no_traceback_for_any_number_of_words(capsys: pytest.Ca
 
 def test_the_hot_path_stays_poor() -> None:
     """Each import costs every session: what is heavy must not come in unnoticed."""
-    code = "import sys; print(sorted({'json', 're', 'typing', 'dataclasses', 'subprocess', 'argparse', 'pathlib', 'hashlib', 'tempfile'} & set(sys.modules)))"
+    heavy = {"json", "re", "typing", "dataclasses", "subprocess", "argparse", "pathlib", "hashlib", "tempfile"}
+    code = f"import sys; print(sorted({heavy} & set(sys.modules)))"
     core = pathlib.Path(_launch.__file__).parent
     script = f"import sys; sys.path.insert(0, '{core.parent}'); from module_utils import _launch; {code}"
     assert (

@@ -33,8 +33,8 @@ PATCHES = {
 class Mutation:
     """One thing taken away, and the probes that must speak then.
 
-    without_start: nothing can run without it, so a session that does not start is as good. patch: Python that takes a check
-    out of the launcher. groups: supplementary groups the process is started with.
+    without_start: nothing can run without it, so a session that does not start is as good. patch: Python that takes a
+    check out of the launcher. groups: supplementary groups the process is started with.
     """
 
     name: str
@@ -112,7 +112,10 @@ def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
 
 
 def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[str, str, str]]:
-    """Yield source and target of binds that must not be, and the probe that sees them; stand-ins where there is no other."""
+    """Yield source and target of binds that must not be, and the probe that sees them.
+
+    Stand-ins where there is no other.
+    """
     state = _layout.state(slot)
     for directory, own, probe in (
         (_layout.SLOTS, slot, "other-slots"),

@@ -1,9 +1,11 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs inside a session (and, for comparison, outside one): tries what a session must not do and what it must be able to do.
+"""Runs inside a session (and, for comparison, outside one).
 
-Self-contained: `slotctl selftest` hands its text to the sandbox's python3 with one JSON argument, and reads one JSON object
-back: each probe's id with "" where the claim holds, or with what was found instead.
+Tries what a session must not do and what it must be able to do.
+
+Self-contained: `slotctl selftest` hands its text to the sandbox's python3 with one JSON argument, and reads one JSON
+object back: each probe's id with "" where the claim holds, or with what was found instead.
 """
 
 import contextlib
@@ -109,7 +111,10 @@ def nests() -> str:
 
 
 def injects() -> str:
-    """Return whether the kernel would take a request to type into a terminal (on a file that is none: EPERM is the filter's word)."""
+    """Return whether the kernel would take a request to type into a terminal.
+
+    Asked on a file that is none: EPERM is the filter's word.
+    """
     with open("/dev/null", "rb") as file:
         try:
             fcntl.ioctl(file, TIOCSTI, b"x")

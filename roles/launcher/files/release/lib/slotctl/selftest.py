@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`slotctl selftest`: proves a slot's confinement from inside, then takes each part away to prove the proof.
 
-The same probes (probe.py) run confined by the real launcher and plan; unconfined as the slot's account, to see what they can
-reach at all; and once for every mutation (mutations.py), when exactly the matching probe must speak.
+The same probes (probe.py) run confined by the real launcher and plan; unconfined as the slot's account, to see what
+they can reach at all; and once for every mutation (mutations.py), when exactly the matching probe must speak.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ CLAIMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the result: a probe with what it found confined and unconfined, or a mutation with the probes that spoke."""
+    """One line of the result.
+
+    A probe with what it found confined and unconfined, or a mutation with the probes that spoke.
+    """
 
     kind: t.Literal["probe", "mutation"]
     name: str
@@ -234,6 +237,7 @@ class Run:
 
     def _finish(self, words: list[str], session: str, groups: str, given: str) -> dict[str, str] | None:
         account = _layout.account(self.slot)
+        variables = ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")
         properties = {
             "User": account,
             "Group": account,
@@ -241,7 +245,7 @@ class Run:
             "RuntimeDirectory": f"confined-slots/{self.slot}/{session}",
             "RuntimeDirectoryMode": "0700",
             "RuntimeMaxSec": str(SECONDS),
-            "Environment": f"BASH_ENV={self.stands.token} LD_AUDIT={self.stands.token} SSH_AUTH_SOCK={self.stands.token} TMUX={self.stands.token}",
+            "Environment": " ".join(f"{name}={self.stands.token}" for name in variables),
         }
         command = [
             "systemd-run",
