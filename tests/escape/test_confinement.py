@@ -1,6 +1,9 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attacks from inside a session, and from outside on what the next one will run. Runs on provisioned hosts (molecule)."""
+"""Attacks from inside a session, and from outside on what the next one will run.
+
+Runs on provisioned hosts (molecule).
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,8 @@ def test_bw_14_arguments_arrive_byte_for_byte(host: Host, words: list[str]) -> N
 
 def test_arguments_stand_in_no_unit_that_others_can_read(host: Host) -> None:
     running = "slotctl run coder -- -c 'sleep 2; : a-secret-prompt' & sleep 1"
-    found = host.check_output(
-        f"{running}; systemctl show 'confined-slots-coder-*.service' --property=ExecStart; cat /run/systemd/transient/confined-slots-coder-*; wait"
-    )
+    shown = "systemctl show 'confined-slots-coder-*.service' --property=ExecStart"
+    found = host.check_output(f"{running}; {shown}; cat /run/systemd/transient/confined-slots-coder-*; wait")
     assert "slot-launcher" in found
     assert "a-secret-prompt" not in found
 
@@ -62,7 +64,10 @@ def test_the_exit_status_is_the_clis_own(host: Host, script: str, status: int) -
 
 
 def test_es_08_nothing_of_the_callers_environment_comes_along(host: Host) -> None:
-    names = "LD_PRELOAD PYTHONPATH PYTHONSTARTUP NODE_OPTIONS BASH_ENV ENV GIT_DIR SSH_AUTH_SOCK GPG_TTY DOCKER_HOST TMUX AWS_SECRET_ACCESS_KEY"
+    names = (
+        "LD_PRELOAD PYTHONPATH PYTHONSTARTUP NODE_OPTIONS BASH_ENV ENV "
+        "GIT_DIR SSH_AUTH_SOCK GPG_TTY DOCKER_HOST TMUX AWS_SECRET_ACCESS_KEY"
+    )
     before = "env " + " ".join(f"{name}=/nonexistent/s3cret" for name in names.split())
     found = session(host, "env; tr '\\0' '\\n' </proc/1/environ", before=before)
     assert "s3cret" not in found.stdout
@@ -70,7 +75,10 @@ def test_es_08_nothing_of_the_callers_environment_comes_along(host: Host) -> Non
 
 
 def test_es_13_no_descriptor_of_the_caller_is_inherited(host: Host) -> None:
-    caller = "import os; os.dup2(os.open('/', os.O_RDONLY), 7); os.dup2(7, 900); os.execvp('slotctl', ['slotctl', 'run', 'coder', '--', '-c', 'ls /proc/self/fd'])"
+    caller = (
+        "import os; os.dup2(os.open('/', os.O_RDONLY), 7); os.dup2(7, 900); "
+        "os.execvp('slotctl', ['slotctl', 'run', 'coder', '--', '-c', 'ls /proc/self/fd'])"
+    )
     assert host.check_output(f'python3 -c "{caller}"').split() == ["0", "1", "2", "3"]
 
 
@@ -122,7 +130,10 @@ def test_es_06_a_tmux_server_of_the_same_account_is_out_of_reach(host: Host) -> 
 
 @pytest.mark.parametrize("request_code", ["0x5412", "0x541C"])
 def test_es_05_typing_into_the_terminal_is_refused_on_a_real_one(host: Host, request_code: str) -> None:
-    inject = f"import fcntl\\ntry: fcntl.ioctl(0, {request_code}, b\\'x\\')\\nexcept OSError as error: print(\\'errno\\', error.errno)\\nelse: print(\\'injected\\')"
+    inject = (
+        f"import fcntl\\ntry: fcntl.ioctl(0, {request_code}, b\\'x\\')\\n"
+        "except OSError as error: print(\\'errno\\', error.errno)\\nelse: print(\\'injected\\')"
+    )
     found = host.run(f"""script -qec "slotctl run coder -- -c \\"python3 -c \\$'{inject}'\\"" /dev/null""")
     assert "errno 1" in found.stdout, found.stdout
     assert "injected" not in found.stdout
@@ -167,10 +178,8 @@ def test_pl_02_the_account_cannot_change_what_runs_next(host: Host, path: str) -
 
 
 def test_lr_06_a_copy_of_the_cli_in_home_does_not_take_its_place(host: Host) -> None:
-    session(
-        host,
-        "mkdir -p ~/.local/bin ~/bin; for d in ~/.local/bin ~/bin; do printf '#!/bin/sh\\necho evil\\n' >$d/bash; chmod +x $d/bash; done",
-    )
+    plant = r"printf '#!/bin/sh\necho evil\n' >$d/bash; chmod +x $d/bash"
+    session(host, f"mkdir -p ~/.local/bin ~/bin; for d in ~/.local/bin ~/bin; do {plant}; done")
     try:
         assert session(host, "command -v bash; echo $0 $BASH").stdout.strip() == "/usr/bin/bash\nbash /usr/bin/bash"
     finally:
