@@ -129,8 +129,8 @@ def fault(node: Node, found: Found | None) -> Problem | None:
     path = node.path
     right = "directory" if node.kind == "directory" else "file"
     if found.kind != right:
-        noun = "a link" if found.kind == "link" else f"no {right}" if right == "directory" else "no regular file"
-        return unsafe(f"{path} is {noun}; it must be a {right}, and root follows no link to it")
+        noun = "a link" if found.kind == "link" else f"a {found.kind}" if found.kind != "other" else "no file"
+        return unsafe(f"{path} is {noun}; it must be a {right}, and root follows no link")
     if node.kind == "directory":
         if node.owned.uid != 0 and found.owned.uid not in (0, node.owned.uid):
             return unsafe(f"{path} belongs to uid {found.owned.uid}, not to the slot; what is in it may be another's")
