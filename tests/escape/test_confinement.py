@@ -214,6 +214,16 @@ def test_scratch_in_memory_is_bounded(host: Host) -> None:
     assert int(found.stdout) <= 1 << 30
 
 
+@pytest.mark.parametrize("slot", ["coder", "reviewer", "build-er"])
+def test_every_slot_runs_whatever_systemd_makes_of_its_name(host: Host, slot: str) -> None:
+    found = session(host, "echo $CONFINED_SLOT; id -un; cat /proc/self/cgroup", slot=slot)
+    assert found.stdout.split()[:2] == [slot, f"slot-{slot}"]
+    assert (
+        host.check_output("systemctl show --property=Slice --value confined-slots-%s.slice", slot.replace("-", r"\x2d"))
+        == "confined-slots.slice"
+    )
+
+
 def test_the_operator_sees_what_a_session_wrote(host: Host) -> None:
     assert session(host, "echo done >result").rc == 0
     assert host.file(f"{STATE}/coder/workspaces/main/result").content_string == "done\n"

@@ -36,11 +36,11 @@ def scope_unit(slot: str, session: str) -> str:
 
 
 def properties(
-    slot: str, session: str, release: str, credential: str | None, session_max: str | None
+    slot: str, session: str, release: str, credential: str | None, session_max: str | None, *, terminal: bool
 ) -> list[tuple[str, str]]:
     """Return the properties of a session's service; credential is the path of its EnvironmentFile."""
     account = _layout.account(slot)
-    scope = scope_unit(slot, session)
+    scope = scope_unit(slot, session).replace("\\", "\\\\")  # systemd-run takes lists of units apart as a shell would
     found = [
         ("Type", "exec"),
         ("BindsTo", scope),
@@ -54,7 +54,8 @@ def properties(
         ("RuntimeDirectoryMode", "0700"),
         ("LimitCORE", "0"),
         ("KillMode", "control-group"),
-        ("SendSIGHUP", "yes"),
+        # an interactive shell ignores SIGTERM and ends with its terminal; others SIGHUP would only cut short
+        ("SendSIGHUP", "yes" if terminal else "no"),
         ("TimeoutStopSec", str(STOP_SECONDS)),
         # a build that runs out of memory is the CLI's to report; the session goes on
         ("OOMPolicy", "continue"),
@@ -89,11 +90,11 @@ def service(
     environment: t.Mapping[str, str],
     words: list[str],
     *,
-    pty: bool,
+    terminal: bool,
 ) -> list[str]:
     """Return the command line that starts a session's service and waits for its end."""
     return [
-        *(SYSTEMD_RUN, "--quiet", "--wait", "--collect", "--pty" if pty else "--pipe"),
+        *(SYSTEMD_RUN, "--quiet", "--wait", "--collect", "--pty" if terminal else "--pipe"),
         *(f"--unit={_layout.session_unit(slot, session)}", f"--description=Session {session} of slot {slot}"),
         *(f"--property={name}={text}" for name, text in wanted),
         *(f"--setenv={name}={text}" for name, text in environment.items()),
@@ -116,18 +117,19 @@ def spawn(words: list[str], streams: t.Sequence[int] = (0, 1, 2)) -> int:
     return os.posix_spawn(words[0], words, environment, file_actions=actions, setsigdef=[signal.SIGPIPE])
 
 
-def start_stopping(slot: str, session: str) -> int:
-    """Have systemd stop a session: SIGTERM, after STOP_SECONDS SIGKILL; return the pid of systemctl, which waits."""
+def start_stopping(slot: str, sessions: list[str]) -> int:
+    """Have systemd stop sessions: SIGTERM, after STOP_SECONDS SIGKILL; return the pid of systemctl, which waits."""
+    units = [_layout.session_unit(slot, session) for session in sessions]
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
-        return spawn([SYSTEMCTL, "stop", "--quiet", "--", _layout.session_unit(slot, session)], (null, null, null))
+        return spawn([SYSTEMCTL, "stop", "--quiet", "--", *units], (null, null, null))
     finally:
         os.close(null)
 
 
-def stop(slot: str, session: str) -> int:
-    """Stop a session and wait until none of its processes is left; return systemctl's exit status."""
-    return os.waitstatus_to_exitcode(os.waitpid(start_stopping(slot, session), 0)[1])
+def stop(slot: str, sessions: list[str]) -> None:
+    """Stop sessions and wait until none of their processes is left; `is_there` tells whether it could be done."""
+    os.waitpid(start_stopping(slot, sessions), 0)
 
 
 def is_there(slot: str, session: str) -> bool:
