@@ -285,6 +285,7 @@ def bwrap_is_old(version: str) -> bool:
 def apply(steps: t.Iterable[Step], found: Found, built: str | None, root: str = _layout.OPT) -> None:
     """Take the steps; built is the directory in which a release to be installed stands ready."""
     record = {release.name: (release.sequence, release.withdrawn) for release in found.releases}
+    aside: dict[str, int] = {}
     top = max((sequence for sequence, _ in record.values()), default=0) + 1
     for step in steps:
         name = step.subject.partition(" ")[2]
@@ -295,10 +296,11 @@ def apply(steps: t.Iterable[Step], found: Found, built: str | None, root: str = 
         elif step.action == "install" and built is not None:
             os.rename(built, path)
             _sync(f"{root}/releases")
-            record[name] = (0, False)
+            # one made anew in the place of a tampered one keeps its place in the order
+            record[name] = (aside.get(name, 0), False)
         elif step.action == "set aside":
             os.rename(path, f"{root}/releases/{_ASIDE}{name}-{secrets.token_hex(4)}")
-            record.pop(name, None)
+            aside[name] = record.pop(name, (0, False))[0]
         elif step.action == "restore":
             record[name] = (record[name][0], False)
         elif step.action == "switch":

@@ -165,6 +165,8 @@ def test_a_tampered_current_release_is_set_aside_and_made_anew(host: Host, path:
     assert aside.startswith(f".tampered-{name}-")
     assert (host.root / "releases" / aside / path).read_bytes() == b"evil"
     assert host.converge("b") == []
+    host.roll_back()
+    assert host.current() == "a", "the one made anew has kept its place in the order"
 
 
 def test_a_tampered_earlier_release_is_set_aside_too_but_not_while_it_is_in_use(host: Host) -> None:

@@ -1,0 +1,152 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator does with releases and providers, as functions of a host."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import tarfile
+import tempfile
+import typing as t
+
+import pytest
+import testinfra.host
+import yaml
+from ansible_collections.confined.slots.plugins.module_utils import _archive, _manifest, _release
+
+COLLECTION = pathlib.Path(_release.__file__).parents[2]
+IMAGE = COLLECTION / "roles/launcher/files/release"
+OPT = "/opt/confined-slots"
+SESSION = f"{OPT}/current/bin/slotctl run coder -- -c 'echo it works'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One host, and the inventory by which Ansible reaches it."""
+
+    host: testinfra.host.Host
+    inventory: str
+
+    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+        """Run one module and return its result, failed or not."""
+        module = name if "." in name else f"confined.slots.{name}"
+        try:
+            words = json.dumps(arguments) if arguments else None
+            result: dict[str, t.Any] = self.host.ansible(module, words, check=check)
+        except self.host.ansible.AnsibleException as failure:
+            result = failure.result
+        return result
+
+    def release(self, version: str | None = None, **options: t.Any) -> dict[str, t.Any]:
+        """Keep a release (by default the collection's own) and return the result; AssertionError if that fails."""
+        result = self.module("release", **({"version": version} if version else {}), **options)
+        assert "release" in result and not result.get("failed"), result
+        return result
+
+    def play(self, playbook: str, **extra: t.Any) -> None:
+        """Play a playbook on the host; AssertionError if it fails."""
+        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host), "-e", json.dumps(extra))
+        done = subprocess.run(["ansible-playbook", *chosen, playbook], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def do(self, script: str) -> str:
+        """Run a shell script as root and return what it prints; AssertionError if it fails."""
+        return str(self.host.run_expect([0], script).stdout).strip()
+
+    def python(self, program: str, *words: str) -> str:
+        """Run a Python program on the host with the collection's own core and return what it prints."""
+        head = f"import sys; sys.path.insert(0, {self.core()!r})\n"
+        return self.do(f"/usr/bin/python3 -IB -c {shlex.quote(head + program)} {shlex.join(words)}")
+
+    def core(self) -> str:
+        """Return the directory on the host with a copy of the core, which no test touches."""
+        return "/root/confined-slots-core"
+
+    def send(self, source: str | pathlib.Path, target: str) -> None:
+        """Copy a file of the control node to the host."""
+        result = self.module("ansible.builtin.copy", src=str(source), dest=target, mode="0600")
+        assert not result.get("failed"), result
+
+    def current(self) -> str:
+        """Return the name of the current release, once a session of it has worked."""
+        assert self.do(SESSION) == "it works"
+        return os.path.basename(self.do(f"readlink -f {OPT}/current"))
+
+    def names(self) -> set[str]:
+        """Return what stands among the releases, hidden or not."""
+        return set(self.do(f"ls -A {OPT}/releases").split())
+
+    def slots(self) -> list[dict[str, t.Any]]:
+        """Return the slots that the inventory declares for the host."""
+        declared: list[dict[str, t.Any]] = self.host.ansible.get_variables()["slots"]
+        return declared
+
+
+def packed_release(version: str, directory: pathlib.Path) -> tuple[pathlib.Path, str]:
+    """Return the archive of the collection's release under a version, and its source."""
+    tree = _archive.collect(str(IMAGE), image=True)
+    manifest = _release.source_manifest(tree.listed, version)
+    path = directory / f"release-{version}.tar.gz"
+    with path.open("wb") as out:
+        _archive.pack(tree, manifest, out)
+    return path, _manifest.sha256(manifest)
+
+
+def fake_provider(text: str, directory: pathlib.Path) -> dict[str, str]:
+    """Return the declaration of a provider that prints the text, from a local archive."""
+    source = directory / text
+    (source / "bin").mkdir(parents=True)
+    (source / "bin/fake").write_text(f"#!/bin/sh\n. ${{0%/*}}/../lib/words\necho {text} $WORD\n")
+    (source / "bin/fake").chmod(0o755)
+    (source / "lib").mkdir()
+    (source / "lib/words").write_text("WORD=from-the-tree\n")
+    (source / "run").symlink_to("bin/fake")
+    with tarfile.open(directory / f"{text}.tar", "w") as tar:
+        tar.add(source, ".")
+    return {"name": "fake", "source": "archive", "archive": str(directory / f"{text}.tar")}
+
+
+def profiles() -> list[dict[str, t.Any]]:
+    """Return the profiles of the collection, and one of a fake provider."""
+    fake = {
+        "name": "fake",
+        "profile_version": 1,
+        "summary": "A CLI for tests",
+        "install": {"kind": "npm", "packages": [{"name": "fake", "version": "1.0.0"}]},
+        "executable": "run",
+        "identity": "tree",
+        "reasons": {"tree": "the program"},
+    }
+    return [yaml.safe_load(path.read_text()) for path in sorted((COLLECTION / "profiles").glob("*.yml"))] + [fake]
+
+
+@pytest.fixture(scope="module")
+def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> collections.abc.Iterator[Operator]:
+    """Return the operator of the host; the collection's own release is current again afterwards."""
+    inventory = str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve())
+    operator = Operator(host, inventory)
+    with tempfile.TemporaryDirectory() as directory:
+        core = pathlib.Path(directory) / "core.tar"
+        with tarfile.open(core, "w") as tar:
+            for module in sorted(pathlib.Path(_release.__file__).parent.glob("*.py")):
+                tar.add(module, f"confined_slots/{module.name}")
+        operator.do(f"mkdir -p {operator.core()}")
+        operator.send(core, f"{operator.core()}/core.tar")
+    operator.do(f"cd {operator.core()} && tar xf core.tar")
+    yield operator
+    operator.play("confined.slots.site")
+    operator.do(f"rm -rf {operator.core()} {OPT}/releases/.tampered-*")
+
+
+@pytest.fixture(autouse=True)
+def own_release(operator: Operator) -> collections.abc.Iterator[None]:
+    """Begin and end each test with the collection's own release."""
+    operator.release()
+    yield
+    operator.release()
