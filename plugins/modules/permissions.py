@@ -99,6 +99,7 @@ def main() -> None:
     changes, problems = look_at(slots, predict=module.check_mode and not repair_only)
     if repair_only:
         changes = [change for change in changes if change.before is not None]
+    if repair_only or module.check_mode:  # the accounts role is still to come, or would have made them
         problems = [problem for problem in problems if problem.code != "account-missing"]
     if not module.check_mode:
         changes, failures = carry_out(changes)
