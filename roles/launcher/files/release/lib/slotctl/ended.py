@@ -66,7 +66,7 @@ def sweep(slot: str) -> None:
         except Refusal:  # it has just ended
             continue
         try:
-            orphaned = not _held(record) and not unit.is_there(slot, session)
+            orphaned = not _held(record) and not unit.runs(slot, session)
         finally:
             os.close(record)
         if orphaned:

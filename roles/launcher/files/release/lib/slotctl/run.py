@@ -211,15 +211,15 @@ class Session:
         status = self._wait(client, streams, wakeup)
         if modes is not None and status != 0:
             _restore_terminal(modes)
-        return self._tell(self._end(), streams.error, json=json)
+        return self._tell(self._end(status), streams.error, json=json)
 
     def _command(self, *, terminal: bool, json: bool) -> list[str]:
         credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
-        wanted = unit.properties(self.name, self.session, self.release, credential, longest)
+        wanted = unit.properties(self.name, self.session, self.release, credential, longest, terminal=terminal)
         launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
         words = [*launcher, self.start["workspace"], self.session]
         environment = unit.terminal_environment(os.environ)
-        inner = unit.service(self.name, self.session, wanted, environment, words, pty=terminal)
+        inner = unit.service(self.name, self.session, wanted, environment, words, terminal=terminal)
         return unit.client(self.name, self.session, inner, parent=os.getpid())
 
     def _catch_signals(self) -> int:
@@ -258,15 +258,17 @@ class Session:
         if self.stopper and os.waitpid(self.stopper, os.WNOHANG) != (0, 0):
             self.stopper = 0
         if not self.stopper:
-            self.stopper = unit.start_stopping(self.name, self.session)
+            self.stopper = unit.start_stopping(self.name, [self.session])
         if time.monotonic() > self.patience:
             os.kill(client, signal.SIGKILL)
 
-    def _end(self) -> dict[str, t.Any]:
+    def _end(self, status: int) -> dict[str, t.Any]:
         """Return the end record; if there is none yet, the client was lost or the unit never came to be: see to it."""
         found = self.files.end()
         if found is None:
-            unit.stop(self.name, self.session)
+            if status < 0:
+                ended.ask(self.files.record, f"signal {-status} to its systemd-run")
+            unit.stop(self.name, [self.session])
             found = self.files.end()
         if found is None:
             found = ended.end_session(self.name, self.session, "", "", "")

@@ -29,11 +29,11 @@ def stop(slot: str, session: str | None) -> list[str]:
     wanted = live if session is None else [session]
     for each in wanted:
         _ask(slot, each)
+    if wanted:
+        unit.stop(slot, wanted)
     for each in wanted:
-        status = unit.stop(slot, each)
-        if status != 0 and unit.is_there(slot, each):
-            what = f"session {each} could not be stopped: systemctl ended with {status}"
-            raise NotStopped(f"{what} [see 'journalctl -n 50']")
+        if unit.runs(slot, each):
+            raise NotStopped(f"session {each} could not be stopped [see 'journalctl -n 50']")
     ended.sweep(slot)
     return wanted
 

@@ -128,13 +128,13 @@ def start_stopping(slot: str, sessions: list[str]) -> int:
 
 
 def stop(slot: str, sessions: list[str]) -> None:
-    """Stop sessions and wait until none of their processes is left; `is_there` tells whether it could be done."""
+    """Stop sessions and wait until none of their processes is left; `runs` tells whether it could be done."""
     os.waitpid(start_stopping(slot, sessions), 0)
 
 
-def is_there(slot: str, session: str) -> bool:
-    """Return whether systemd has the session's unit, in whatever state."""
-    return show(_layout.session_unit(slot, session), ["LoadState"]).get("LoadState") != "not-found"
+def runs(slot: str, session: str) -> bool:
+    """Return whether the session's unit is starting, running or stopping."""
+    return show(_layout.session_unit(slot, session), ["ActiveState"]).get("ActiveState") not in ("inactive", "failed")
 
 
 def show(name: str, wanted: t.Sequence[str]) -> dict[str, str]:
