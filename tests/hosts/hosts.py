@@ -40,7 +40,7 @@ HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
     "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server "
-    "procps python3 python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
+    "procps python3 python3-apt python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
 )
 
 # What would fail in a container (modules), or change the host while a test looks at it (the timers).

@@ -16,6 +16,7 @@ import typing as t
 import xml.etree.ElementTree
 
 TAIL = 14
+LIMIT_SECONDS = 1500
 WIDTH = 46
 
 
@@ -63,7 +64,10 @@ class Log:
             except FileNotFoundError as error:
                 raise Failed(f"{argv[0]} is not installed") from error
             try:
-                return child.wait()
+                return child.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                end_group(child)
+                raise Failed(f"{argv[0]} did not end within {LIMIT_SECONDS} s") from error
             except BaseException:
                 end_group(child)
                 raise
@@ -81,7 +85,7 @@ class Log:
         for number in range(len(lines) - 1, -1, -1):
             # Ansible goes on with other hosts and a recap after the line that matters, and prints the dull keys first.
             if re.match(r"(fatal|failed): \[|\[ERROR\]|ERROR!", lines[number]):
-                dull = r"    (changed|delta|end|rc|start|\w+_lines|invocation): |    (-|    )"
+                dull = r"    (changed|delta|end|rc|start|\w+_lines|invocation):|    -|PLAY RECAP|\S+ +: ok="
                 return [line for line in lines[number:] if not re.match(dull, line)][:TAIL]
         return lines[-TAIL:]
 
