@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # What a model's shell might try. Every line must end in "refused".
 
+# shellcheck disable=SC2016  # the inner shells expand
 reached=0
 attempt() {
   local what=$1 said

@@ -211,7 +211,8 @@ def test_a_credential_that_is_not_there_is_refused_by_name(environ: dict[str, st
 
 def run_python(code: str, **more: t.Any) -> str:
     """Return what a Python of its own prints, with the launcher's module at hand as _launch."""
-    head = "from ansible_collections.confined.slots.plugins.module_utils import _launch; import os, signal\n"
+    core = pathlib.Path(_launch.__file__).parents[1]
+    head = f"import sys; sys.path.insert(0, '{core}'); from module_utils import _launch; import os, signal\n"
     return subprocess.run(
         [sys.executable, "-c", head + code], check=True, capture_output=True, text=True, **more
     ).stdout
