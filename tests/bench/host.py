@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import shlex
 import subprocess
 import time
@@ -31,11 +30,11 @@ systemctl daemon-reload
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """One run of ansible-playbook: its wall time, that of each task by action, and how many tasks changed something."""
+    """One run of ansible-playbook: its wall time, that of its tasks by action, and the actions that changed something."""
 
     seconds: float
     actions: dict[str, float]
-    changed: int
+    changed: list[str]
 
     @property
     def modules(self) -> float:
@@ -94,13 +93,14 @@ class Host:
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
         )
         seconds = time.perf_counter() - start
-        recap = re.search(r"^\S+ +: ok=\d+ +changed=(\d+)", done.stdout, re.MULTILINE)
-        if done.returncode or not recap:
+        if done.returncode:
             raise Failed(f"{playbook} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
         actions: dict[str, float] = {}
-        for action, spent in map(json.loads, tasks.read_text(encoding="utf-8").splitlines()):
+        changed = []
+        for action, spent, changes in map(json.loads, tasks.read_text(encoding="utf-8").splitlines()):
             actions[action] = actions.get(action, 0.0) + spent
-        return Played(seconds, actions, int(recap[1]))
+            changed += [action] if changes else []
+        return Played(seconds, actions, changed)
 
 
 class Timer:

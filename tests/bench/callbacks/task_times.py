@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ansible callback: one line of JSON, [action, seconds], for each task that ran. A loop is one task."""
+"""Ansible callback: one line of JSON, [action, seconds, changed], for each task that ran. A loop is one task."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         """Write the line."""
-        line = json.dumps([result.task.resolved_action or result.task.action, time.perf_counter() - self.start])
+        seconds = time.perf_counter() - self.start
+        action = result.task.resolved_action or result.task.action
+        line = json.dumps([action, seconds, bool(result.result.get("changed"))])
         with self.file.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
