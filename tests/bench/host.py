@@ -30,7 +30,7 @@ systemctl daemon-reload
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """One run of ansible-playbook: its wall time, that of its tasks by action, and the actions that changed something."""
+    """One run of ansible-playbook: the wall time, its tasks' by action, and the actions that changed something."""
 
     seconds: float
     actions: dict[str, float]
