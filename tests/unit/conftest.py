@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import sys
 
 import hypothesis
 import hypothesis.database
@@ -23,6 +25,7 @@ hypothesis.settings.load_profile("confined.slots")
 
 
 def pytest_sessionstart() -> None:
-    """Refuse to start where the collection cannot be imported under its own name."""
+    """Refuse to start where the collection cannot be imported under its own name; let child processes import it too."""
     if not (ROOT / "build" / "collections" / "ansible_collections" / "confined" / "slots" / "galaxy.yml").exists():
         raise pytest.UsageError("build/collections is missing [run 'make setup' once]")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path.startswith(str(ROOT / "build")))
