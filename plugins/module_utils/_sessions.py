@@ -131,7 +131,7 @@ def read_report(report: bytes) -> tuple[Record | None, int | None]:
         code, number = line.get("refusal"), line.get("exit-code")
         if isinstance(code, str) and code in CODES:
             refusal = {"code": code, **{key: printable(str(line.get(key, "")))[:2000] for key in ("what", "cure")}}
-        if type(number) is int and 0 <= number <= 255:
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= 255:
             exit_status = number
     return refusal, exit_status
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs on a test host: gives a command a terminal, types into it, and tells in JSON what came of it.
 
-One argument, JSON: `command`, and `steps`, each one of ["wait", TEXT] (what comes
-after the last text waited for), ["type", TEXT], ["resize", ROWS, COLUMNS],
-["signal", NAME], ["pause", SECONDS], ["hang up"]. Printed: `output`, `status` (as the shell says it), `modes_kept`.
+One argument, JSON: `command`, and `steps`, each one of ["wait", TEXT] (after the last text waited for), ["type", TEXT],
+["resize", ROWS, COLUMNS], ["signal", NAME], ["pause", SECONDS], ["run", SHELL], ["hang up"].
+Printed: `output`, `status` (as the shell says it), `modes_kept`.
 """
 
 import contextlib
@@ -64,7 +64,11 @@ class Terminal:
                 self.read(0.2)
             self.waited = found + len(words[0].encode())
         elif kind == "pause":
-            self.read(words[0])
+            deadline = time.monotonic() + words[0]
+            while (left := deadline - time.monotonic()) > 0:
+                self.read(left)
+        elif kind == "run":
+            os.system(words[0])
         elif kind == "type":
             os.write(self.master, words[0].encode())
         elif kind == "resize":

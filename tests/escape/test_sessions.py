@@ -48,7 +48,9 @@ def python(host: Host, source: str, *words: str) -> str:
 def on_terminal(host: Host, script: str, *steps: list[t.Any], command: list[str] | None = None) -> dict[str, t.Any]:
     """Run a script in a session on a terminal, with these steps from outside; return what came of it."""
     words = command or ["slotctl", "run", SLOT, "--", "-c", script]
-    return t.cast("dict[str, t.Any]", json.loads(python(host, TERMINAL, json.dumps({"command": words, "steps": steps}))))
+    return t.cast(
+        "dict[str, t.Any]", json.loads(python(host, TERMINAL, json.dumps({"command": words, "steps": steps})))
+    )
 
 
 def run(script: str, slot: str = SLOT) -> str:
@@ -69,7 +71,7 @@ def last(host: Host, slot: str = SLOT) -> dict[str, t.Any]:
 def nothing_is_left(host: Host, within: float = 0) -> None:
     """Hold that no process, unit or file of the slot's sessions is left, at once or within some seconds."""
     rounds = int(within / 0.2)
-    host.run(f"for each in $(seq {rounds}); do [ -z \"$({LEFT})\" ] && break; sleep 0.2; done")
+    host.run(f'for each in $(seq {rounds}); do [ -z "$({LEFT})" ] && break; sleep 0.2; done')
     assert host.run(LEFT).stdout == ""
 
 
@@ -96,7 +98,14 @@ def test_se_05_keys_reach_the_cli_once_and_do_not_end_the_session(host: Host, ke
 
 
 def test_se_05_an_interactive_shell_stops_and_resumes_its_jobs(host: Host) -> None:
-    steps = (["wait", "$ "], ["type", "sleep 77\n"], ["pause", 1], ["type", "\x1a"], ["wait", "Stopped"], ["type", "fg\n"])
+    steps = (
+        ["wait", "$ "],
+        ["type", "sleep 77\n"],
+        ["pause", 1],
+        ["type", "\x1a"],
+        ["wait", "Stopped"],
+        ["type", "fg\n"],
+    )
     steps = (*steps, ["wait", "fg"], ["pause", 1], ["type", "\x03"], ["type", "exit 5\n"])
     found = on_terminal(host, "", *steps, command=["slotctl", "run", SLOT, "--", "--norc", "-i"])
     assert (found["status"], found["modes_kept"]) == (5, True)
@@ -115,8 +124,7 @@ def test_se_05_a_crash_of_the_cli_leaves_the_callers_terminal_as_it_was(host: Ho
 
 
 def test_se_05_losing_the_client_leaves_the_callers_terminal_as_it_was(host: Host) -> None:
-    command = ["sh", "-c", f"(sleep 2; pkill -KILL -x systemd-run) & slotctl run {SLOT} -- -c {shlex.quote(HOLD)}"]
-    found = on_terminal(host, "", ["wait", "ready"], command=command)
+    found = on_terminal(host, HOLD, ["wait", "ready"], ["run", "pkill -KILL -x systemd-run"])
     assert found["modes_kept"]
     assert last(host)["outcome"] == "stopped"
     nothing_is_left(host)
@@ -128,7 +136,9 @@ def test_se_05_a_terminal_shows_what_the_cli_wrote_and_nothing_else(host: Host) 
 
 
 @pytest.mark.parametrize("redirection", ["| cat", "> /tmp/out-of-test; cat /tmp/out-of-test"], ids=["pipe", "file"])
-def test_without_a_terminal_on_both_sides_none_is_given_and_the_callers_is_kept_out(host: Host, redirection: str) -> None:
+def test_without_a_terminal_on_both_sides_none_is_given_and_the_callers_is_kept_out(
+    host: Host, redirection: str
+) -> None:
     script = "tty; for each in 0 1 2; do [ -t $each ] && echo terminal; done; ls -l /proc/self/fd"
     found = on_terminal(host, "", command=["sh", "-c", f"{run(script)} {redirection}"])
     assert "not a tty" in found["output"]
@@ -137,7 +147,9 @@ def test_without_a_terminal_on_both_sides_none_is_given_and_the_callers_is_kept_
 
 
 def test_the_callers_terminal_still_feeds_a_session_whose_output_is_a_pipe(host: Host) -> None:
-    found = on_terminal(host, "", ["type", "a line\n"], command=["sh", "-c", f"{run('read -r line; echo got $line')} | cat"])
+    found = on_terminal(
+        host, "", ["type", "a line\n"], command=["sh", "-c", f"{run('read -r line; echo got $line')} | cat"]
+    )
     assert "got a line" in found["output"]
 
 
@@ -147,7 +159,7 @@ def test_the_callers_terminal_still_feeds_a_session_whose_output_is_a_pipe(host:
 @pytest.mark.parametrize("target", ["| cat", "> /tmp/out-of-test; cat /tmp/out-of-test"], ids=["pipe", "file"])
 def test_se_05_output_is_byte_exact(host: Host, target: str) -> None:
     blob = bytes(range(256)) * 9001
-    host.check_output(f"python3 -c 'open(\"/tmp/in-of-test\", \"wb\").write(bytes(range(256)) * 9001)'")
+    host.check_output(f'python3 -c \'open("/tmp/in-of-test", "wb").write(bytes(range(256)) * 9001)\'')
     found = host.check_output(f"{{ {run('cat')} < /tmp/in-of-test {target}; }} | sha256sum")
     assert found.split()[0] == hashlib.sha256(blob).hexdigest()
 
@@ -156,7 +168,9 @@ def test_output_and_error_stay_apart_and_in_order_where_they_are_one(host: Host)
     script = "for each in 1 2 3; do echo out$each; echo err$each >&2; done"
     found = host.run(run(script))
     assert (found.stdout, found.stderr) == ("out1\nout2\nout3\n", "err1\nerr2\nerr3\n")
-    assert host.check_output(f"{run(script)} 2>&1 | cat").split() == [f"{kind}{each}" for each in "123" for kind in ("out", "err")]
+    assert host.check_output(f"{run(script)} 2>&1 | cat").split() == [
+        f"{kind}{each}" for each in "123" for kind in ("out", "err")
+    ]
 
 
 def test_a_reader_that_goes_away_ends_the_session(host: Host) -> None:
@@ -186,7 +200,9 @@ def test_se_04_a_signal_to_slotctl_stops_the_session_gently_and_wholly(host: Hos
         slotctl = ["slotctl", "run", SLOT, "--", "-c", HOLD]
         source = "import json, os, signal, subprocess as s, sys; p = s.Popen(json.loads(sys.argv[1]), stdout=s.PIPE, text=True); "
         source += "o = p.stdout.readline(); p.send_signal(int(sys.argv[2])); o += p.stdout.read(); print(json.dumps([p.wait(), o]))"
-        status, output = json.loads(host.check_output(shlex.join(["python3", "-c", source, json.dumps(slotctl), str(number)])))
+        status, output = json.loads(
+            host.check_output(shlex.join(["python3", "-c", source, json.dumps(slotctl), str(number)]))
+        )
     assert (status, "gentle" in output) == (128 + number, True)
     nothing_is_left(host)
     end = last(host)
@@ -197,6 +213,8 @@ def test_se_04_a_signal_to_slotctl_stops_the_session_gently_and_wholly(host: Hos
 def test_se_04_no_session_outlives_a_slotctl_that_was_killed(host: Host, terminal: bool) -> None:
     if terminal:
         assert on_terminal(host, HOLD, ["wait", "ready"], ["signal", "KILL"])["status"] == 137
+        host.run(f"for each in $(seq 50); do pgrep -u slot-{SLOT} || break; sleep 0.1; done")
+        host.check_output(f"slotctl sessions {SLOT}")  # PID 1 cannot: the terminal of the unit has gone
     else:
         started = f"{run(HOLD)} > /tmp/out-of-test & pid=$!; {until('grep -q ready /tmp/out-of-test')}"
         host.check_output(f"rm -f /tmp/out-of-test; {started}; kill -KILL $pid; wait; true")
@@ -230,7 +248,7 @@ def test_se_04_stop_leaves_no_process_of_the_session_and_the_others_alone(host: 
     both = "[ $(cat /tmp/*-of-test | grep -c ready) = 2 ]"
     start = f"rm -f /tmp/*-of-test; {run(HOLD)} > /tmp/first-of-test 2>&1 & {run(STUBBORN)} > /tmp/second-of-test 2>&1 & {until(both)}"
     find = f"slotctl sessions {SLOT} --json | python3 -c 'import json, sys; print([one[\"session\"] for one in json.load(sys.stdin)][0])'"
-    script = f"{start}; session=$({find}); slotctl stop {SLOT} $session; pgrep -fc \"$session\"; cat /tmp/*-of-test | grep -c ready; slotctl stop {SLOT}; {LEFT}; wait"
+    script = f'{start}; session=$({find}); slotctl stop {SLOT} $session; pgrep -fc "$session"; cat /tmp/*-of-test | grep -c ready; slotctl stop {SLOT}; {LEFT}; wait'
     found = host.run(script)
     lines = found.stdout.splitlines()
     assert lines[0].endswith("was stopped")
@@ -240,7 +258,9 @@ def test_se_04_stop_leaves_no_process_of_the_session_and_the_others_alone(host: 
 
 
 def test_se_04_a_caller_that_ignores_sigchld_gets_the_exit_status(host: Host) -> None:
-    source = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    source = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
     assert host.run(shlex.join(["python3", "-c", source, "slotctl", "run", SLOT, "--", "-c", "exit 4"])).rc == 4
 
 
@@ -268,7 +288,10 @@ def test_a_tmux_pane_holds_a_session_and_takes_it_along(host: Host) -> None:
     nothing_is_left(host, within=5)
 
 
-@pytest.mark.parametrize("before", ["env -i PATH=/usr/sbin:/usr/bin setsid -w", "systemd-run --quiet --wait --pipe --collect", "cd /tmp; nohup"])
+@pytest.mark.parametrize(
+    "before",
+    ["env -i PATH=/usr/sbin:/usr/bin setsid -w", "systemd-run --quiet --wait --pipe --collect", "cd /tmp; nohup"],
+)
 def test_sessions_start_without_a_terminal_a_bus_or_an_environment(host: Host, before: str) -> None:
     slotctl = "/usr/local/sbin/slotctl"
     found = host.run(f"{before} {slotctl} run {SLOT} -- -c 'pwd; exit 3' < /dev/null")
@@ -282,7 +305,7 @@ def test_a_bus_of_the_callers_choice_is_not_asked(host: Host) -> None:
 def test_many_at_once_keep_apart_and_on_record(host: Host) -> None:
     before = len(host.check_output(f"cat {LOG}/sessions.jsonl").splitlines())
     script = "touch $XDG_RUNTIME_DIR/mine; ls $XDG_RUNTIME_DIR; exit"
-    started = "".join(f"{run(f'{script} {each}')} > /tmp/{each}-of-test & pids=\"$pids $!\"; " for each in range(12))
+    started = "".join(f'{run(f"{script} {each}")} > /tmp/{each}-of-test & pids="$pids $!"; ' for each in range(12))
     found = host.check_output(f"{started} for each in $pids; do wait $each; echo $?; done; cat /tmp/*[0-9]-of-test")
     assert found.split() == [*map(str, range(12)), *["mine"] * 12]
     records = [json.loads(line) for line in host.check_output(f"cat {LOG}/sessions.jsonl").splitlines()[before:]]
@@ -298,7 +321,18 @@ def test_the_record_is_made_before_the_cli_starts_and_says_under_which_policy(ho
     record = json.loads(host.check_output(f"tail -n 2 {LOG}/sessions.jsonl").splitlines()[0])
     assert found
     assert record["event"] == "start"
-    for key in ("session", "workspace", "mode", "provider", "profile_version", "policy", "release", "caller", "arguments", "start"):
+    for key in (
+        "session",
+        "workspace",
+        "mode",
+        "provider",
+        "profile_version",
+        "policy",
+        "release",
+        "caller",
+        "arguments",
+        "start",
+    ):
         assert key in record
     assert record["policy"] == json.loads(host.check_output(f"slotctl policy {SLOT} --json"))["fingerprint"]
     assert "sleep" not in json.dumps(record)
@@ -311,7 +345,10 @@ def test_records_go_to_the_journal_as_root_and_to_a_file_that_the_slot_cannot_wr
     entries = [json.loads(line) for line in found.splitlines()]
     assert [entry["CONFINED_SLOTS_EVENT"] for entry in entries] == ["start", "end"]
     assert json.loads(entries[1]["CONFINED_SLOTS_RECORD"])["exit_status"] == 8
-    assert host.check_output(f"stat -c '%U %G %a' {LOG}/sessions.jsonl {LOG}") == f"root slot-{SLOT} 640\nroot slot-{SLOT} 750"
+    assert (
+        host.check_output(f"stat -c '%U %G %a' {LOG}/sessions.jsonl {LOG}")
+        == f"root slot-{SLOT} 640\nroot slot-{SLOT} 750"
+    )
 
 
 def test_lg_04_without_room_for_the_record_nothing_starts(host: Host) -> None:
@@ -336,8 +373,17 @@ SANDBOX_FAILS = 'records.append(("bind", "ro", "/usr", "/proc/1/\\x1b[31mnowhere
     ("change", "script", "status", "outcome", "words"),
     [
         pytest.param("pass", "exit 1", 1, "ended", "", id="the-cli-ends-with-1"),
-        pytest.param('records.append(("identity", "/nonexistent", "distribution", ""))', "true", 125, "refused", "provider-missing", id="executable"),
-        pytest.param('records.append(("bind", "ro", "/nonexistent", "/x"))', "true", 125, "refused", "/nonexistent", id="source"),
+        pytest.param(
+            'records.append(("identity", "/nonexistent", "distribution", ""))',
+            "true",
+            125,
+            "refused",
+            "provider-missing",
+            id="executable",
+        ),
+        pytest.param(
+            'records.append(("bind", "ro", "/nonexistent", "/x"))', "true", 125, "refused", "/nonexistent", id="source"
+        ),
         pytest.param(SANDBOX_FAILS, "true", 125, "sandbox-failed", "bwrap: ", id="bwrap"),
     ],
 )
@@ -366,7 +412,10 @@ def test_bw_05_what_bwrap_said_stands_in_the_refusal_bounded_and_escaped(host: H
     [
         pytest.param("mv bwrap bwrap.gone", id="absent"),
         pytest.param("chmod 0444 bwrap", id="not-executable"),
-        pytest.param("printf '#!/bin/sh\\nwhile [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\\n' > bwrap", id="execs-its-tail"),
+        pytest.param(
+            'printf \'#!/bin/sh\\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\\n\' > bwrap',
+            id="execs-its-tail",
+        ),
         pytest.param("printf '#!/bin/sh\\nexit 1\\n' > bwrap", id="exits-1"),
         pytest.param("printf '#!/bin/sh\\nsleep 100\\n' > bwrap", id="hangs"),
         pytest.param("printf 'not a program' > bwrap", id="wrong-architecture"),
@@ -413,6 +462,8 @@ def test_se_01_a_workspace_has_one_path_wherever_the_caller_stands(host: Host) -
 
 def test_se_01_a_moved_workspace_is_refused_before_a_cli_starts_anew_in_it(host: Host) -> None:
     move = f"mv {WORKSPACE} {WORKSPACE}.moved; ln -s {WORKSPACE}.moved {WORKSPACE}"
-    found = host.run(f"{move}; {run('echo ran')}; status=$?; rm {WORKSPACE}; mv {WORKSPACE}.moved {WORKSPACE}; exit $status")
+    found = host.run(
+        f"{move}; {run('echo ran')}; status=$?; rm {WORKSPACE}; mv {WORKSPACE}.moved {WORKSPACE}; exit $status"
+    )
     assert (found.rc, found.stdout) == (125, "")
     assert "policy-invalid" in found.stderr

@@ -10,6 +10,8 @@ import sys
 
 from confined_slots._refusals import EXIT_REFUSED, Refusal, printable
 
+from .tables import say
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -57,10 +59,10 @@ def main(release: str, argv: list[str]) -> int:
         sys.stdout.flush()
         return status
     except Refusal as refusal:
-        sys.stderr.write(f"{refusal.as_json()}\n" if as_json else f"slotctl: {refusal}\n")
+        say(refusal.as_json() if as_json else f"slotctl: {refusal}")
         return EXIT_REFUSED
     except Failed as failed:
-        sys.stderr.write(json.dumps({"error": str(failed)}) + "\n" if as_json else f"slotctl: {failed}\n")
+        say(json.dumps({"error": str(failed)}) if as_json else f"slotctl: {failed}")
         return failed.status
     except KeyboardInterrupt:
         return 130
@@ -68,7 +70,7 @@ def main(release: str, argv: list[str]) -> int:
         os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
         return EXIT_FAILED
     except Exception as error:
-        sys.stderr.write(f"slotctl: internal error: {_place(error)} [report it; nothing weaker was started]\n")
+        say(f"slotctl: internal error: {_place(error)} [report it; nothing weaker was started]")
         return EXIT_INTERNAL
 
 
@@ -192,7 +194,7 @@ def _stop(release: str, options: argparse.Namespace) -> int:
     _show(
         options,
         {"stopped": ids},
-        lambda _: "".join(f"session {each} was stopped\n" for each in ids) or "no session runs\n",
+        lambda _unused: "".join(f"session {each} was stopped\n" for each in ids) or "no session runs\n",
     )
     return 0
 
@@ -216,7 +218,7 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
     _show(
         options,
         [dataclasses.asdict(row) for row in rows],
-        lambda _: table(("RESULT", "KIND", "NAME", "CLAIM", "FOUND"), cells),
+        lambda _unused: table(("RESULT", "KIND", "NAME", "CLAIM", "FOUND"), cells),
     )
     return 0 if all(row.ok for row in rows) else EXIT_FAILED
 

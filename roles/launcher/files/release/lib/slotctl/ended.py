@@ -1,6 +1,9 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The end of a session on record: written by PID 1's ExecStopPost, so that it is kept even if slotctl was killed."""
+"""The end of a session on record: written by PID 1's ExecStopPost, so that it is kept even if slotctl was killed.
+
+One case is left to the next slotctl: a unit whose terminal has gone with its killed slotctl can run no ExecStopPost.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def end_session(slot: str, session: str, result: str, code: str, status: str) ->
 
 
 def sweep(slot: str) -> None:
-    """End on record the sessions whose caller was killed before systemd knew of them."""
+    """Put the end of sessions on record whose caller was killed, where PID 1 could not: before or after their unit."""
     for start in _sessions.live_sessions(slot):
         session = str(start.get("session", ""))
         try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-import sys
 import time
 
 from confined_slots import _layout, _sessions
@@ -19,6 +18,7 @@ from confined_slots._refusals import Refusal, printable
 from . import ended, unit
 from .slots import CONVERGE, Slot, check_known, current_release, load
 from .streams import Streams, copy, open_missing
+from .tables import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def described(slot: Slot, release: str) -> dict[str, t.Any]:
 def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     """Return the workspace's name, once nothing is known to stand in the way of a session; Refusal otherwise."""
     check_enabled(slot.records)
-    names = [name for name, _ in values(slot.records, "workspace")]
+    names = [name for name, _unused in values(slot.records, "workspace")]
     chosen = workspace if workspace is not None else names[0]
     workspace_path(slot.records, chosen)
     check_account(slot)
@@ -228,7 +228,7 @@ class Session:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, _: self.received.append(number))
+                signal.signal(number, lambda number, _unused: self.received.append(number))
         return read_end
 
     def _wait(self, client: int, streams: Streams, wakeup: int) -> int:
@@ -279,13 +279,13 @@ class Session:
         if outcome == "sandbox-failed":
             raise Refusal("sandbox-unavailable", *self._sandbox_failure(end, error))
         if "audit" in end:
-            sys.stderr.write(f"slotctl: the end of session {self.session} is not on record: {end['audit']}\n")
+            say(f"slotctl: the end of session {self.session} is not on record: {end['audit']}")
         if json and outcome != "refused":
-            sys.stderr.write(_sessions.as_line(end))
+            say(_sessions.as_line(end).rstrip("\n"))
         elif outcome == "timed-out":
-            sys.stderr.write(f"slotctl: session {self.session} ended at the slot's session_max\n")
+            say(f"slotctl: session {self.session} ended at the slot's session_max")
         elif outcome == "stopped":
-            sys.stderr.write(f"slotctl: session {self.session} was stopped ({end.get('reason') or 'asked'})\n")
+            say(f"slotctl: session {self.session} was stopped ({end.get('reason') or 'asked'})")
         return 128 + self.received[0] if self.received else status
 
     def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:

@@ -206,7 +206,7 @@ def _identity(slot: Slot) -> str:
 
 
 def _binds(slot: Slot) -> str:
-    paths = [path for _, path in values(slot.records, "workspace")]
+    paths = [path for _unused, path in values(slot.records, "workspace")]
     for path in paths:
         check_mounts(slot.records, path)
     return f"{len(values(slot.records, 'bind'))} binds, {len(paths)} workspaces"

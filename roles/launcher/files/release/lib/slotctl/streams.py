@@ -127,7 +127,7 @@ def copy(relays: list[Relay], others: t.Iterable[int], milliseconds: int | None)
         events[descriptor] = select.POLLIN
     for descriptor, wanted in events.items():
         poll.register(descriptor, wanted)
-    ready = {descriptor for descriptor, _ in poll.poll(milliseconds)}
+    ready = {descriptor for descriptor, _unused in poll.poll(milliseconds)}
     for relay in relays:
         if relay.waits_for()[0] in ready:
             relay.step()

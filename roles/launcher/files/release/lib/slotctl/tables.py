@@ -1,14 +1,25 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Aligned columns for people."""
+"""Words for people: messages, and aligned columns."""
 
 from __future__ import annotations
+
+import sys
 
 from confined_slots._refusals import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, if there is still somebody to read it."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:  # a terminal that has hung up
+        return
 
 
 def table(heads: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> str:
@@ -23,5 +34,5 @@ def table(heads: t.Sequence[str], rows: t.Sequence[t.Sequence[str]]) -> str:
 
 def pairs(rows: t.Sequence[tuple[str, str]]) -> str:
     """Return names and values, one pair a line, values aligned."""
-    width = max(len(name) for name, _ in rows)
+    width = max(len(name) for name, _unused in rows)
     return "".join(f"{name.ljust(width)}  {printable(text)}".rstrip() + "\n" for name, text in rows)
