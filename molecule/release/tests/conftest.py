@@ -40,7 +40,7 @@ class Operator:
             words = json.dumps(arguments) if arguments else None
             result: dict[str, t.Any] = self.host.ansible(module, words, check=check)
         except self.host.ansible.AnsibleException as failure:
-            result = failure.result
+            result = failure.result | {"failed": True}
         return result
 
     def release(self, version: str | None = None, **options: t.Any) -> dict[str, t.Any]:
@@ -145,8 +145,6 @@ def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> colle
 
 
 @pytest.fixture(autouse=True)
-def own_release(operator: Operator) -> collections.abc.Iterator[None]:
-    """Begin and end each test with the collection's own release."""
-    operator.release()
-    yield
+def own_release(operator: Operator) -> None:
+    """Begin each test with the collection's own release."""
     operator.release()

@@ -11,6 +11,7 @@ import shlex
 import typing as t
 
 import pytest
+
 from .conftest import OPT, fake_provider, profiles
 
 if t.TYPE_CHECKING:

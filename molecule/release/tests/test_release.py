@@ -12,6 +12,7 @@ import typing as t
 
 import pytest
 import testinfra.host
+
 from .conftest import OPT, SESSION, packed_release
 
 if t.TYPE_CHECKING:
@@ -110,7 +111,7 @@ with _release.lock():
 def test_every_change_of_every_file_of_the_release_is_refused_and_named(operator: Operator) -> None:
     outcomes: dict[str, list[tuple[int, str]]] = json.loads(operator.python(TAMPER))
     for how in ("untouched", "mended"):
-        (by_slotctl, _), (by_launcher, said) = outcomes.pop(how)
+        (by_slotctl, _unused), (by_launcher, said) = outcomes.pop(how)
         # alone the launcher has no session, which it says only once the release is found to be whole
         assert by_slotctl == 0 and (by_launcher, "launcher-tampered" in said) == (125, False), outcomes
     assert len(outcomes) > 60
@@ -251,20 +252,17 @@ def test_a_full_disk_leaves_the_release_that_was_current(operator: Operator) -> 
         operator.do(
             f"mkdir {OPT}/releases && cp -a {kept}/releases/{current} {OPT}/releases/ && cp -a {kept}/current {OPT}/"
         )
-        failures = 0
-        for free in (0, 4, 16, 64, 128, 256, 384, 512):
+        for free in (0, 16, 128, 384):
             operator.do(f"rm -f {OPT}/ballast")
             left = int(operator.do(f"df --output=avail -B1 {OPT} | tail -n 1"))
             operator.do(f"head -c {left - free * 1024} /dev/zero > {OPT}/ballast")
             result = operator.module("release", version="9.5.0")
             assert result.get("failed"), f"{free} KiB were enough"
             assert "No space left on device" in result["msg"] and "Traceback" not in json.dumps(result)
-            failures += 1
             assert operator.current() == current
             assert not [one for one in operator.names() if one.startswith(".")]
         operator.do(f"rm {OPT}/ballast")
         assert operator.release("9.5.0")["release"] == operator.current() != current
-        assert failures == 8
     finally:
         operator.do(f"umount {OPT} && rmdir {OPT} && mv {kept} {OPT}")
     assert operator.current() == current
