@@ -1,6 +1,6 @@
-#!/bin/bash
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
+# shellcheck shell=bash
 # What a model's shell might try. Every line must end in "refused".
 
 # shellcheck disable=SC2016  # the inner shells expand

@@ -1,6 +1,6 @@
-#!/bin/bash
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
+# shellcheck shell=bash
 # Ordinary work: a repository in the private HOME, a clone in the workspace, a build, a result.
 
 set -eu

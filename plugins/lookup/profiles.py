@@ -1,4 +1,5 @@
 # Copyright: confined.slots contributors
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lookup of provider profiles."""
 

@@ -201,8 +201,9 @@ def extract(archive: str, directory: str) -> None:
 
 def write_file(directory: str, path: str, data: bytes, mode: int = 0o444) -> None:
     """Write one new file of root's below directory, its parents too; nothing is followed or written over."""
-    with parent_of(directory, path) as (parent, name), _new_file(parent, name, mode) as out:
-        out.write(data)
+    with parent_of(directory, path) as (parent, name):  # noqa: SIM117  (in one, pylint takes parent for unset)
+        with _new_file(parent, name, mode) as out:
+            out.write(data)
 
 
 def settle(directory: str) -> None:

@@ -220,7 +220,7 @@ def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     }
     tasks_max = entry.get("tasks_max")
     if tasks_max is not None:
-        if type(tasks_max) is not int or not 16 <= tasks_max <= 1_000_000:
+        if isinstance(tasks_max, bool) or not isinstance(tasks_max, int) or not 16 <= tasks_max <= 1_000_000:
             raise Invalid(f"{where}: resources.tasks_max is {tasks_max!r}; it can be 16 to 1000000")
         checked["tasks_max"] = tasks_max
     return Resources(**checked)

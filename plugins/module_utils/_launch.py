@@ -150,7 +150,7 @@ def check_standard_streams() -> None:
 
 def workspace_path(records: list[Record], name: str) -> str:
     """Return the directory of the workspace called name."""
-    known = {workspace: path for workspace, path in values(records, "workspace")}
+    known = {words[0]: words[1] for words in values(records, "workspace")}
     if name not in known:
         slot = value(records, "slot")
         raise Refusal(

@@ -211,7 +211,7 @@ def resolve(path: str, listed: dict[str, str]) -> str:
     """Return the listed file that path leads to inside a tree, over the listed links; Untrusted if it leads nowhere."""
     pending = path.split("/")
     walked: list[str] = []
-    for _ in range(40 * (len(pending) + 1)):
+    for _unused in range(40 * (len(pending) + 1)):
         if not pending:
             break
         part = pending.pop(0)
@@ -296,7 +296,7 @@ def _verify_all(descriptor: int, directory: str, listed: dict[str, str]) -> None
                 os.close(current)
             pending.extend(opened)
     finally:
-        for current, _ in pending:
+        for current, _unused in pending:
             if current != descriptor:
                 os.close(current)
     if len(found) <= len(listed):
@@ -335,7 +335,7 @@ def _verify_entry(name: str, dir_fd: int, shown: str, value: str) -> None:
 def _open_entry(name: str, dir_fd: int, shown: str, value: str) -> int:
     descriptor = _open(name, dir_fd, shown)
     try:
-        mode, _ = _root_file(descriptor, shown)
+        mode, _unused = _root_file(descriptor, shown)
         if f"{mode:04o}" != value[:4]:
             raise Untrusted(f"{printable(shown)} has mode {mode:04o}, not {value[:4]}")
         if sha256_of(descriptor) != value[5:]:
@@ -350,7 +350,7 @@ def _open_entry(name: str, dir_fd: int, shown: str, value: str) -> int:
 def _read(name: str, dir_fd: int, shown: str) -> tuple[int, bytes]:
     descriptor = _open(name, dir_fd, shown)
     try:
-        mode, _ = _root_file(descriptor, shown)
+        mode, _unused = _root_file(descriptor, shown)
         pieces = []
         while piece := os.read(descriptor, _CHUNK):
             pieces.append(piece)

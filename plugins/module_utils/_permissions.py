@@ -90,7 +90,7 @@ class Change:
         return Step(self.node.path, "create" if self.before is None else "repair", before, as_text(self.node.owned))
 
 
-Sight = Found | UnsafePath | None
+Sight = t.Union[Found, UnsafePath, None]  # noqa: UP007  (pylint takes | between classes for arithmetic)
 
 
 def wanted(slots: t.Sequence[Slot], accounts: t.Mapping[str, Account]) -> tuple[Node, ...]:
@@ -191,7 +191,7 @@ def may_write(account: Account, owned: Owned, acl: bytes) -> bool:
     The ACL is the kernel's `system.posix_acl_access`: a version, then (tag, permissions, id) each; empty for none.
     """
     entries = list(struct.iter_unpack("<HHI", acl[4:])) if len(acl) % 8 == 4 else []
-    mask = next((bits for tag, bits, _ in entries if tag == _ACL_MASK), 7)
+    mask = next((bits for tag, bits, _unused in entries if tag == _ACL_MASK), 7)
     if account.uid == owned.uid:
         return bool(owned.mode & 0o200)
     for tag, bits, number in entries:
@@ -199,7 +199,7 @@ def may_write(account: Account, owned: Owned, acl: bytes) -> bool:
             return bool(bits & mask & 2)
     of_groups = [bits for tag, bits, number in entries if tag == _ACL_GROUP and number == account.gid]
     if owned.gid == account.gid:
-        of_groups += [bits for tag, bits, _ in entries if tag == _ACL_OWNING_GROUP] or [owned.mode >> 3 & 7]
+        of_groups += [bits for tag, bits, _unused in entries if tag == _ACL_OWNING_GROUP] or [owned.mode >> 3 & 7]
     if of_groups:
         return any(bits & mask & 2 for bits in of_groups)
     return bool(owned.mode & 0o002)

@@ -69,10 +69,10 @@ def dump(records: list[Record]) -> bytes:
 
 def load(data: bytes) -> list[Record]:
     """Return the records of a plan; BadPlan unless every byte is as it was compiled."""
-    magic, _, rest = data.partition(b"\0")
+    magic, _unused, rest = data.partition(b"\0")
     if magic != MAGIC.encode():
         raise BadPlan(f"it is not of format {PLAN_FORMAT}", tampered=False)
-    digest, _, body = rest.partition(b"\0")
+    digest, _unused, body = rest.partition(b"\0")
     if digest != sha256(body).encode():
         raise BadPlan("its bytes are not those that were compiled", tampered=True)
     words = os.fsdecode(body).split("\0")

@@ -156,7 +156,7 @@ class Policy:
             *(("workspace", name, _layout.workspace(slot.name, name)) for name in slot.workspaces),
             *(("command", word) for word in self.provider.command),
             *(("identity", each.path, each.digest, each.stamp) for each in self.provider.identities),
-            *(("flag", flag) for flag, _ in self.flags),
+            *(("flag", flag) for flag, _unused in self.flags),
             ("hostname", slot.name),
             *(_record(mount) for mount in self.mounts),
             *(("set", name, text) for name, text in self.environment),

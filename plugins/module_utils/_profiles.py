@@ -56,7 +56,7 @@ class Profile:
     def of_machine(self, machine: str | None = None) -> Profile:
         """Return the profile with paths for a machine, as uname -m says it; Invalid if the provider has none for it."""
         machine = machine or platform.machine()
-        paths = (self.executable, self.interpreter or "", *self.path, *(name for name, _ in self.packages))
+        paths = (self.executable, self.interpreter or "", *self.path, *(name for name, _unused in self.packages))
         if machine not in MACHINES and any("{" in path for path in paths):
             raise Invalid(f"provider '{self.name}' has no build for {machine}; it can be {' or '.join(MACHINES)}")
 

@@ -95,7 +95,7 @@ def parse(
 
 def packages_of(entry: t.Mapping[str, t.Any], profile: _profiles.Profile) -> list[str]:
     """Return what npm is asked for: the profile's packages, the first in the version wanted."""
-    (main, _), *others = profile.packages
+    (main, _unused), *others = profile.packages
     return [f"{main}@{entry['version']}", *(f"{name}@{version}" for name, version in others)]
 
 
@@ -213,7 +213,7 @@ def apply(steps: t.Sequence[Step], wanted: Wanted, laid: tuple[str, str] | None,
             if os.path.lexists(directory):
                 gone.append(_out_of_the_way(directory, root))
             os.rename(laid[0], directory)
-            trees[wanted.version] = (laid[1], max((sequence for _, sequence in trees.values()), default=0) + 1)
+            trees[wanted.version] = (laid[1], max((sequence for _unused, sequence in trees.values()), default=0) + 1)
         elif step.action == "choose":
             chosen = wanted.version
         elif step.action == "prune":

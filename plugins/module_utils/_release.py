@@ -270,7 +270,7 @@ def origin_on_host(source: str) -> Origin:
         raise Lacking(f"{BWRAP} is missing [install the package bubblewrap; the role launcher does]")
     version = _run([BWRAP, "--version"]).decode("ascii", "replace").strip().rpartition(" ")[2]
     tag = _run([PYTHON, "-IS", "-c", "import sys; print(sys.implementation.cache_tag, sys.version_info >= (3, 10))"])
-    python, _, recent = tag.decode("ascii", "replace").strip().partition(" ")
+    python, _unused, recent = tag.decode("ascii", "replace").strip().partition(" ")
     if recent != "True":
         raise ReleaseError(f"{PYTHON} is {python}; it must be Python 3.10 or later [upgrade the host]")
     return Origin(source, _manifest.sha256(data), printable(version), _package(), printable(python))
@@ -286,7 +286,7 @@ def apply(steps: t.Iterable[Step], found: Found, built: str | None, root: str = 
     """Take the steps; built is the directory in which a release to be installed stands ready."""
     record = {release.name: (release.sequence, release.withdrawn) for release in found.releases}
     aside: dict[str, int] = {}
-    top = max((sequence for sequence, _ in record.values()), default=0) + 1
+    top = max((sequence for sequence, _unused in record.values()), default=0) + 1
     for step in steps:
         name = step.subject.partition(" ")[2]
         path = f"{root}/releases/{name}"
@@ -357,7 +357,7 @@ def plan_formats(slots_d: str = _layout.SLOTS_D) -> dict[str, int]:
     formats = {}
     for slot in _names(slots_d):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(f"{slots_d}/{slot}/plan", "rb") as file:
-            name, _, number = file.read(64).partition(b"\0")[0].decode("ascii", "replace").partition(" ")
+            name, _unused, number = file.read(64).partition(b"\0")[0].decode("ascii", "replace").partition(" ")
             formats[slot] = int(number) if name == word and number.isdecimal() else 0
     return formats
 
@@ -389,7 +389,7 @@ def _current(root: str) -> str | None:
         target = os.readlink(f"{root}/current")
     except (FileNotFoundError, OSError):
         return None
-    directory, _, name = target.rpartition("/")
+    directory, _unused, name = target.rpartition("/")
     known = directory in ("releases", f"{root}/releases") and _NAME.match(name)
     return name if known and os.path.isdir(f"{root}/releases/{name}") else None
 
@@ -408,7 +408,7 @@ def _switch(root: str, name: str) -> None:
 
 
 def _link(target: str, path: str) -> None:
-    directory, _, name = path.rpartition("/")
+    directory, _unused, name = path.rpartition("/")
     temporary = f"{directory}/.{name}-{secrets.token_hex(6)}"
     os.symlink(target, temporary)
     try:

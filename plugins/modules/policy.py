@@ -1,5 +1,6 @@
 #!/usr/bin/python
 # Copyright: confined.slots contributors
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compile every slot's effective policy and launch plan."""
 
@@ -83,7 +84,7 @@ UNKNOWN = Account(-1, -1)
 
 def compile_all(slots: t.Sequence[Slot], profiles: list[dict[str, t.Any]], *, predict: bool) -> list[Policy]:
     """Return every slot's policy; Invalid if one cannot be."""
-    host = survey(slots, [path for path, _ in (*SYSTEM_FILES, RESOLVER)])
+    host = survey(slots, [path for path, _unused in (*SYSTEM_FILES, RESOLVER)])
     providers = {name: on_host(name, profiles, predict=predict) for name in {slot.provider for slot in slots}}
     return [compile_policy(slot, account_of(slot), providers[slot.provider], host) for slot in slots]
 
@@ -144,11 +145,11 @@ def main() -> None:
                 module.fail_json(
                     msg=f"no account yet for {', '.join(missing)} [run the role confined.slots.accounts first]"
                 )
-            for _, (path, content, wanted) in changes:
+            for _unused, (path, content, wanted) in changes:
                 if path.startswith(_layout.SLOTS_D):
                     ensure_directory(path.rpartition("/")[0], Owned(0, wanted.gid, 0o750))
                 write(path, content, wanted)
-            if any(path.startswith(_layout.UNITS) for _, (path, _, _) in changes):
+            if any(path.startswith(_layout.UNITS) for _step, (path, _content, _owned) in changes):
                 module.run_command(["systemctl", "daemon-reload"], check_rc=True)
     except (Invalid, UnsafePath) as error:
         module.fail_json(msg=str(error))
@@ -156,7 +157,7 @@ def main() -> None:
         cure = "mend it and converge again; the old plans are in force"
         module.fail_json(msg=f"{error.filename or _layout.ETC}: {error.strerror} [{cure}]")
     fingerprints = {policy.slot.name: policy.fingerprint() for policy in policies}
-    module.exit_json(fingerprints=fingerprints, **as_result([step for step, _ in changes]))
+    module.exit_json(fingerprints=fingerprints, **as_result([step for step, _unused in changes]))
 
 
 if __name__ == "__main__":

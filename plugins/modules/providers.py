@@ -1,5 +1,6 @@
 #!/usr/bin/python
 # Copyright: confined.slots contributors
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keep the providers (coding CLIs) of a host."""
 
@@ -150,7 +151,7 @@ def keep_providers(module: AnsibleModule) -> dict[str, t.Any]:
             module.fail_json(f"provider '{one.name}': {found.fault}")
         unused = _providers.unused(one.name)
         plans.append((one, found, _providers.plan(one, found, records.get(one.name), module.params["keep"], unused)))
-    lacking = [one.name for one, _, todo in plans if any(step.action in ("install", "replace") for step in todo)]
+    lacking = [one.name for one, _unused, todo in plans if any(step.action in ("install", "replace") for step in todo)]
     result: dict[str, t.Any] = {"needs": lacking, "machine": platform.machine()}
     if not module.check_mode:
         needs = [name for name in lacking if name not in module.params["archives"]]

@@ -1,5 +1,6 @@
 #!/usr/bin/python
 # Copyright: confined.slots contributors
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keep the release of launcher and slotctl on a host."""
 

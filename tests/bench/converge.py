@@ -28,7 +28,7 @@ def converge(host: Host, rounds: int, work: pathlib.Path) -> Results:
     modules = {count: Series(f"  own modules' tasks alone, {count} slots, nothing to change") for count in COUNTS}
     looped = {count: Series(f"looped ansible.builtin tasks, {count} slots, first") for count in LOOPED}
     actions: dict[int, dict[str, Series]] = {count: {} for count in COUNTS}
-    for _ in range(rounds):
+    for _unused in range(rounds):
         for count in COUNTS:
             host.forget_slots()
             played = host.play(SITE, declared(count), work)

@@ -77,7 +77,7 @@ def interleave(runs: t.Mapping[str, t.Callable[[], float]], rounds: int) -> dict
     series = {what: Series(what) for what in runs}
     for run in runs.values():
         run()  # once for the caches, not counted
-    for _ in range(rounds):
+    for _unused in range(rounds):
         for what, run in runs.items():
             series[what].seconds.append(run())
     return series

@@ -112,7 +112,7 @@ class Timer:
     def __enter__(self) -> Timer:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_unused: object) -> None:
         """End the script on the host by ending its input."""
         self.process.communicate()
 

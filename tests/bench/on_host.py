@@ -41,7 +41,7 @@ class Command:
         os.close(writer)
         os.read(reader, 1)
         output = time.perf_counter() - start
-        _, status = os.waitpid(child, 0)
+        _unused, status = os.waitpid(child, 0)
         exited = time.perf_counter() - start
         os.close(reader)
         return {"output": output, "exit": exited, "status": os.waitstatus_to_exitcode(status)}

@@ -22,7 +22,7 @@ def launcher(host: Host, slot: str, rounds: int) -> Results:
             },
             rounds,
         )
-    ours, bare, _ = series.values()
+    ours, bare, _unused = series.values()
     return Results([*series.values()], [Ratio("slot-launcher to CLI / bare bwrap to CLI", ours, bare, 3.0)])
 
 

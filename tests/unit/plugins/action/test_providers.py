@@ -127,5 +127,5 @@ def test_a_tree_with_a_link_out_of_it_is_not_packed(tmp_path: pathlib.Path, monk
 def test_a_small_package_is_really_fetched_from_npm(tmp_path: pathlib.Path) -> None:
     path = action.archive_of(*wanted_of(), "x86_64")
     (tmp_path / "out").mkdir()
-    _, listed = _archive.unpack(path, _archive.digest_told(path), str(tmp_path / "out"))
+    _unused, listed = _archive.unpack(path, _archive.digest_told(path), str(tmp_path / "out"))
     assert "node_modules/is-odd/index.js" in listed

@@ -195,7 +195,7 @@ def test_a_file_is_never_written_through_a_link_that_stands_there(tmp_path: path
 
 
 def test_an_archive_of_another_manifest_than_told_is_refused(tmp_path: pathlib.Path) -> None:
-    archive, _ = packed(tree_at(tmp_path / "in", {"a": b"x"}))
+    archive, _unused = packed(tree_at(tmp_path / "in", {"a": b"x"}))
     with pytest.raises(Untrusted, match="digest"):
         unpack(tmp_path, archive, _manifest.sha256(b"another"))
     assert not list((tmp_path / "out").iterdir())

@@ -180,7 +180,7 @@ def test_accounts_are_read_from_the_files() -> None:
     ],
 )
 def test_rd08_an_account_that_is_not_alone_with_its_ids_is_a_problem(passwd: bytes, group: bytes, code: str) -> None:
-    _, problems = _permissions.read_accounts(passwd, group, (CODER,))
+    _unused, problems = _permissions.read_accounts(passwd, group, (CODER,))
     assert [problem.code for problem in problems] == [code]
     assert "slot-coder" in str(problems[0])
 
@@ -249,7 +249,7 @@ def test_es12_a_link_on_the_way_is_not_followed(root_side: pathlib.Path) -> None
     (root_side / "real").mkdir(mode=0o755)
     (root_side / "way").symlink_to("real")
     node = Node(f"{root_side}/way/new", ROOTS)
-    _, problems = _permissions.plan(_permissions.find([node]))
+    _unused, problems = _permissions.plan(_permissions.find([node]))
     assert f"{root_side}/way" in str(problems[0])
     with pytest.raises(UnsafePath):
         _permissions.apply(Change(node, None))
@@ -262,7 +262,7 @@ def test_contents_are_kept_at_every_depth_and_half_written_files_are_left(root_s
         (root_side / name).write_text("x")
         (root_side / name).chmod(0o600)
     node = Node(f"{root_side}/d", ROOTS, contents=Contents("input", Owned(0, 0, 0o640)))
-    paths = [node.path for node, _ in _permissions.find([node])]
+    paths = [node.path for node, _unused in _permissions.find([node])]
     assert paths == [f"{root_side}/d", f"{root_side}/d/etc", f"{root_side}/d/etc/hosts", f"{root_side}/d/plan"]
 
 
@@ -270,7 +270,7 @@ def test_a_tree_too_deep_is_a_problem_and_no_recursion(root_side: pathlib.Path) 
     deep = root_side / "d"
     deep.joinpath(*"abcdefghijkl").mkdir(parents=True)
     node = Node(str(deep), ROOTS, contents=Contents("input", Owned(0, 0, 0o640)))
-    _, problems = _permissions.plan(_permissions.find([node]))
+    _unused, problems = _permissions.plan(_permissions.find([node]))
     assert "is a directory; it must be a file" in str(problems[0])
 
 

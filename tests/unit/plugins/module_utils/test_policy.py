@@ -89,7 +89,7 @@ def test_bw_10_a_resolver_that_leads_nowhere_is_named_with_its_links(tmp_path: p
     (tmp_path / "etc/resolv.conf").symlink_to("static/resolv.conf")
     (tmp_path / "etc/static").mkdir()
     (tmp_path / "etc/static/resolv.conf").symlink_to("/run/nothing/resolv.conf")
-    host = _host.survey([], [path for path, _ in (*_policy.SYSTEM_FILES, _policy.RESOLVER)], str(tmp_path))
+    host = _host.survey([], [path for path, _unused in (*_policy.SYSTEM_FILES, _policy.RESOLVER)], str(tmp_path))
     with pytest.raises(Invalid, match=r"resolv\.conf -> .*static/resolv\.conf -> /run/nothing/resolv\.conf"):
         compiled(host, network="host")
 

@@ -112,7 +112,7 @@ def made_host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def test_the_first_release_is_installed_and_made_current(host: Host) -> None:
     done = host.converge("a")
-    assert [action for _, action in done] == ["install", "switch", "link"]
+    assert [action for _unused, action in done] == ["install", "switch", "link"]
     assert host.current() == "a"
     assert os.readlink(host.root / "current").startswith("releases/1.0-")
     assert host.unlisted() == []
@@ -141,7 +141,7 @@ def test_a_changed_bwrap_of_the_distribution_gives_a_new_release(host: Host, mon
     host.bwrap.write_text("#!/bin/sh\necho bubblewrap 0.12.1\n")
     origin = dataclasses.replace(ORIGIN, bwrap_digest=_manifest.sha256(host.bwrap.read_bytes()))
     monkeypatch.setattr(_release, "origin_on_host", lambda source: dataclasses.replace(origin, source=source))
-    assert [action for _, action in host.converge("a")] == ["install", "switch"]
+    assert [action for _unused, action in host.converge("a")] == ["install", "switch"]
     assert os.readlink(host.root / "current") != first
 
 
@@ -159,7 +159,7 @@ def test_a_tampered_current_release_is_set_aside_and_made_anew(host: Host, path:
     host.converge("b")
     name = os.path.basename(os.readlink(host.root / "current"))
     (host.root / "current" / path).write_bytes(b"evil")
-    assert [action for _, action in host.converge("b")] == ["set aside", "install"]
+    assert [action for _unused, action in host.converge("b")] == ["set aside", "install"]
     assert host.current() == "b"
     (aside,) = host.unlisted()
     assert aside.startswith(f".tampered-{name}-")
@@ -267,7 +267,7 @@ def test_pruning_keeps_the_current_one_after_failed_releases(host: Host) -> None
     """LR-04: three releases were rolled back from; the good one is the oldest and stays."""
     for text in "abcd":
         host.converge(text)
-    for _ in range(3):
+    for _unused in range(3):
         host.roll_back()
     assert host.current() == "a"
     host.converge("a", keep=2)

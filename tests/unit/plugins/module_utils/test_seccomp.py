@@ -49,7 +49,7 @@ def library() -> types.SimpleNamespace:
 @pytest.mark.parametrize(
     ("machine", "others"),
     [("x86_64", ["x86", "x32"]), ("aarch64", ["arm"]), ("riscv64", [])],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_both_requests_are_stopped_on_every_way_into_the_kernel(machine: str, others: list[str]) -> None:
     assert _seccomp.program(library(), machine) == b"12345678"

@@ -44,7 +44,7 @@ def only(directory: str, wanted: str) -> str:
 def sockets() -> str:
     """Return the first socket that can be seen."""
     for top in LOOK_FOR_SOCKETS_IN:
-        for directory, _, names in os.walk(top):
+        for directory, _unused, names in os.walk(top):
             for name in names:
                 path = os.path.join(directory, name)
                 with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def namespaces(host: dict[str, str]) -> Findings:
 def status() -> dict[str, str]:
     """Return the fields of /proc/self/status."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+        return {key: value.strip() for key, _unused, value in (line.partition(":") for line in file)}
 
 
 def privileges() -> str:

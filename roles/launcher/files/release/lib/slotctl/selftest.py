@@ -93,7 +93,7 @@ class Bench:
 
 
 def selftest(
-    slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _: None
+    slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _unused: None
 ) -> list[Row]:
     """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all."""
     records = read_plan(_layout.plan(slot))
@@ -129,7 +129,7 @@ def selftest(
 
 def claim(name: str) -> str:
     """Return in words what a probe claims."""
-    kind, _, subject = name.partition(":")
+    kind, _unused, subject = name.partition(":")
     return f"{subject} {CLAIMS[kind]}" if subject else CLAIMS[kind]
 
 
@@ -170,7 +170,7 @@ class Run:
         """Return the findings of a run through the launcher, None if the probe did not start."""
         session = f"selftest-{secrets.token_hex(8)}"
         base = _layout.run_directory(self.slot, session)
-        ((_, gid),) = values(self.records, "ids")
+        ((_unused, gid),) = values(self.records, "ids")
         probe: list[Record] = [("command", word) for word in (PYTHON, "-I", "-c", self.source)]
         plan = [
             *probe,
@@ -201,7 +201,7 @@ class Run:
             words = [*CARELESS, *launcher, written[0][0], self.workspace, session]
             return self._finish(words, session, mutation.groups, "")
         finally:
-            for path, _, _ in written:
+            for path, _content, _mode in written:
                 remove(path)
 
     def unconfined(self) -> dict[str, str]:
@@ -211,7 +211,7 @@ class Run:
 
     def given(self, session: str) -> dict[str, t.Any]:
         """Return what the probes are told: where things are, and what the plan promises."""
-        ((_, gid),) = values(self.records, "ids")
+        ((_unused, gid),) = values(self.records, "ids")
         alone = offline(self.records)
         return {
             "slot": self.slot,
@@ -229,7 +229,7 @@ class Run:
             "abstract": self.stands.token,
             "port": self.stands.port,
             "binds": [(target, *_file_id(source), mode) for mode, source, target in values(self.records, "bind")],
-            "scratch": [(target, int(size)) for _, size, target in values(self.records, "tmpfs")],
+            "scratch": [(target, int(size)) for _unused, size, target in values(self.records, "tmpfs")],
             "data": [(target, content) for content, target in values(self.records, "data")],
             "links": [(target, content) for content, target in values(self.records, "symlink")],
             "seals": [target for (target,) in values(self.records, "seal")],
