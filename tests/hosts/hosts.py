@@ -129,7 +129,7 @@ def own_mirror() -> str:
         for line in pathlib.Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
         if "=" in line
     )
-    codename = release.get("VERSION_CODENAME", "")
+    codename = release.get("VERSION_CODENAME", "").strip('"')
     targets = run("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Identifier: Packages")
     found = [words[2] for words in map(str.split, targets.splitlines()) if words[:2] == [codename, "main"]]
     # A vendor's archive may call its suite like Debian's, but it does not end in /debian.
@@ -236,7 +236,8 @@ def start(owner: Run, suite: str, options: list[str], public_key: str) -> dict[s
             "etc/ssh/ssh_host_ed25519_key.pub": (0o644, host_public.encode()),
         }
     )
-    host_key.unlink()
+    for half in (host_key, host_key.with_name(f"{host_key.name}.pub")):
+        half.unlink()
     run("docker", "cp", "-", f"{name}:/", stdin=keys)
     run("docker", "start", name)
     address = run("docker", "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)

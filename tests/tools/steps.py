@@ -155,10 +155,12 @@ class Workbench:
         self.started = time.monotonic()
 
     def perform(self, steps: t.Sequence[Step]) -> bool:
-        """Run the steps whose needs are met and say whether none failed."""
-        offset = len(self.outcomes)
-        for number, step in enumerate(steps, offset + 1):
-            self.outcomes.append(self._perform(step, number, offset + len(steps)))
+        """Run the steps whose needs are met, say whether none failed; where nothing is tested, stop at a failure."""
+        tests = any(step.counted or step.junit for step in steps)
+        for number, step in enumerate(steps, 1):
+            self.outcomes.append(self._perform(step, number, len(steps)))
+            if self.outcomes[-1].result == "failed" and not tests:
+                return False
         return not any(outcome.result == "failed" for outcome in self.outcomes)
 
     def _perform(self, step: Step, number: int, total: int) -> Outcome:
@@ -221,7 +223,7 @@ class Workbench:
             for reason in outcome.reasons if outcome.result != "failed" else []:
                 say(f"  skipped  {outcome.step.title}: {reason}")
         count = f"{passed} passed, {failed} failed"
-        if passed or failed:
+        if any(outcome.step.counted or outcome.step.junit for outcome in self.outcomes):
             say(count)
         return count
 
