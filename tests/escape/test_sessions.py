@@ -23,8 +23,31 @@ WORKSPACE = f"/var/lib/confined-slots/slots/{SLOT}/workspaces/main"
 HOLD = "trap '' HUP; trap 'echo gentle; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
 
-# All of the slot's processes, and all units of its sessions.
-LEFT = f"pgrep -u slot-{SLOT}; systemctl list-units --all --plain --no-legend 'confined-slots-{SLOT}-2*'; ls /run/confined-slots/{SLOT}"
+# All of the slot's processes, and all units and files of its sessions.
+UNITS = f"systemctl list-units --all --plain --no-legend 'confined-slots-{SLOT}-2*'"
+LEFT = f"pgrep -u slot-{SLOT}; {UNITS}; ls /run/confined-slots/{SLOT}"
+FULL_LOG = f"mount -t tmpfs -o size=16k,mode=750,gid=$(stat -c %g {LOG}) none {LOG}"
+FULL_LOG += f" && dd if=/dev/zero of={LOG}/fill bs=1k 2>/dev/null"
+
+# Starts a command, signals it once it has said a line, and prints its status and all that it said. (A shell without job
+# control would start it with SIGINT ignored.)
+SIGNAL = """
+import json, subprocess, sys
+command = subprocess.Popen(json.loads(sys.argv[1]), stdout=subprocess.PIPE, text=True)
+said = command.stdout.readline()
+command.send_signal(int(sys.argv[2]))
+said += command.stdout.read()
+print(json.dumps([command.wait(), said]))
+"""
+# Starts a command in a thread that ends before it.
+THREAD = """
+import subprocess, sys, threading
+found = []
+one = threading.Thread(target=lambda: found.append(subprocess.Popen(sys.argv[1:])))
+one.start()
+one.join()
+sys.exit(found[0].wait())
+"""
 
 # Reads a slot's plan, lets `change` (a function of the list of records) at it, and writes it back as root would.
 CHANGE_PLAN = """
@@ -159,7 +182,7 @@ def test_the_callers_terminal_still_feeds_a_session_whose_output_is_a_pipe(host:
 @pytest.mark.parametrize("target", ["| cat", "> /tmp/out-of-test; cat /tmp/out-of-test"], ids=["pipe", "file"])
 def test_se_05_output_is_byte_exact(host: Host, target: str) -> None:
     blob = bytes(range(256)) * 9001
-    host.check_output(f'python3 -c \'open("/tmp/in-of-test", "wb").write(bytes(range(256)) * 9001)\'')
+    host.check_output('python3 -c \'open("/tmp/in-of-test", "wb").write(bytes(range(256)) * 9001)\'')
     found = host.check_output(f"{{ {run('cat')} < /tmp/in-of-test {target}; }} | sha256sum")
     assert found.split()[0] == hashlib.sha256(blob).hexdigest()
 
@@ -196,13 +219,8 @@ def test_se_04_a_signal_to_slotctl_stops_the_session_gently_and_wholly(host: Hos
         found = on_terminal(host, HOLD, ["wait", "ready"], ["signal", name])
         status, output = found["status"], found["output"]
     else:
-        # a shell without job control starts its background jobs with SIGINT ignored
-        slotctl = ["slotctl", "run", SLOT, "--", "-c", HOLD]
-        source = "import json, os, signal, subprocess as s, sys; p = s.Popen(json.loads(sys.argv[1]), stdout=s.PIPE, text=True); "
-        source += "o = p.stdout.readline(); p.send_signal(int(sys.argv[2])); o += p.stdout.read(); print(json.dumps([p.wait(), o]))"
-        status, output = json.loads(
-            host.check_output(shlex.join(["python3", "-c", source, json.dumps(slotctl), str(number)]))
-        )
+        slotctl = json.dumps(["slotctl", "run", SLOT, "--", "-c", HOLD])
+        status, output = json.loads(python(host, SIGNAL, slotctl, str(number)))
     assert (status, "gentle" in output) == (128 + number, True)
     nothing_is_left(host)
     end = last(host)
@@ -238,18 +256,17 @@ def test_se_03_killed_at_any_instant_slotctl_leaves_nothing_that_runs(host: Host
 
 
 def test_se_03_the_end_of_the_callers_thread_is_not_the_end_of_the_session(host: Host) -> None:
-    source = "import subprocess as s, threading, sys; found = []; "
-    source += "one = threading.Thread(target=lambda: found.append(s.Popen(sys.argv[1:]))); one.start(); one.join(); sys.exit(found[0].wait())"
-    words = ["python3", "-c", source, "slotctl", "run", SLOT, "--", "-c", "sleep 1; exit 5"]
+    words = ["python3", "-c", THREAD, "slotctl", "run", SLOT, "--", "-c", "sleep 1; exit 5"]
     assert host.run(shlex.join(words)).rc == 5
 
 
 def test_se_04_stop_leaves_no_process_of_the_session_and_the_others_alone(host: Host) -> None:
     both = "[ $(cat /tmp/*-of-test | grep -c ready) = 2 ]"
-    start = f"rm -f /tmp/*-of-test; {run(HOLD)} > /tmp/first-of-test 2>&1 & {run(STUBBORN)} > /tmp/second-of-test 2>&1 & {until(both)}"
-    find = f"slotctl sessions {SLOT} --json | python3 -c 'import json, sys; print([one[\"session\"] for one in json.load(sys.stdin)][0])'"
-    script = f'{start}; session=$({find}); slotctl stop {SLOT} $session; pgrep -fc "$session"; cat /tmp/*-of-test | grep -c ready; slotctl stop {SLOT}; {LEFT}; wait'
-    found = host.run(script)
+    start = "rm -f /tmp/*-of-test; "
+    start += "".join(f"{run(script)} > /tmp/{each}-of-test 2>&1 & " for each, script in enumerate((HOLD, STUBBORN)))
+    newest = f"$(slotctl sessions {SLOT} --json --most 1 | grep -o '2[0-9]*t[0-9]*-[0-9a-f]*' | head -n 1)"
+    first = f'session={newest}; slotctl stop {SLOT} $session; pgrep -fc "$session"; cat /tmp/*-of-test | grep -c ready'
+    found = host.run(f"{start} {until(both)}; {first}; slotctl stop {SLOT}; {LEFT}; wait")
     lines = found.stdout.splitlines()
     assert lines[0].endswith("was stopped")
     assert lines[1:3] == ["0", "2"]
@@ -353,8 +370,7 @@ def test_records_go_to_the_journal_as_root_and_to_a_file_that_the_slot_cannot_wr
 
 def test_lg_04_without_room_for_the_record_nothing_starts(host: Host) -> None:
     marker = f"{WORKSPACE}/marker-of-test"
-    fill = f"mount -t tmpfs -o size=16k,mode=750,gid=$(stat -c %g {LOG}) none {LOG} && dd if=/dev/zero of={LOG}/fill bs=1k 2>/dev/null"
-    found = host.run(f"{fill}; {run(f'touch {marker}')}; status=$?; umount {LOG}; exit $status")
+    found = host.run(f"{FULL_LOG}; {run(f'touch {marker}')}; status=$?; umount {LOG}; exit $status")
     assert (found.rc, "audit-unavailable" in found.stderr) == (125, True)
     assert not host.file(marker).exists
     nothing_is_left(host)
@@ -443,12 +459,14 @@ def test_pl_01_no_bwrap_no_run(host: Host, damage: str, terminal: bool) -> None:
 
 def test_pl_02_what_a_session_writes_changes_no_policy(host: Host) -> None:
     names = "policy.json plan profile.json approval.json .confined-slots.json .claude/settings.json slots.d/coder/plan"
-    script = f"for each in {names}; do mkdir -p ~/$(dirname $each) $(dirname $each); echo '{{}}' | tee ~/$each > $each; done; exit 0"
+    write = "mkdir -p ~/$(dirname $each) $(dirname $each); echo '{}' | tee ~/$each > $each"
+    script = f"for each in {names}; do {write}; done; exit 0"
     before = host.check_output(f"slotctl policy {SLOT} --json")
     environment = "env CONFINED_SLOTS_PLAN=/tmp/plan CONFINED_SLOT=reviewer"
     assert host.run(f"{environment} {run(script)}").rc == 0
     assert host.check_output(f"slotctl policy {SLOT} --json") == before
     assert last(host)["policy"] == json.loads(before)["fingerprint"]
+    host.check_output(run(f"for each in {names}; do rm ~/$each $each; done"))
 
 
 def test_se_01_a_workspace_has_one_path_wherever_the_caller_stands(host: Host) -> None:
@@ -467,3 +485,67 @@ def test_se_01_a_moved_workspace_is_refused_before_a_cli_starts_anew_in_it(host:
     )
     assert (found.rc, found.stdout) == (125, "")
     assert "policy-invalid" in found.stderr
+
+
+# Each mechanism taken away: the test above that leans on it would turn red
+
+
+MUTANT = """
+import sys
+sys.dont_write_bytecode = True
+release = sys.argv[1]
+sys.path.insert(0, release + "/lib")
+from confined_slots import _sessions
+from slotctl import cli, run, streams, unit
+exec(sys.argv[2])
+sys.exit(cli.main(release, sys.argv[3:]))
+"""
+NO_DEATH_SIGNAL = "real = unit.client; unit.client = lambda *given, **more: real(*given, **more)[8:]"
+NOT_BOUND = (
+    "real = unit.properties; unit.properties = lambda *g, **m: [one for one in real(*g, **m) if one[0] != 'BindsTo']"
+)
+PASSES_ALL = "streams._is_pipe_or_null = lambda descriptor: True"
+NO_RECORD = "_sessions.append = lambda *given: None"
+LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1] + '/lib'); from confined_slots import _launch; "
+LAUNCHER += (
+    "_launch.FOR_THE_CLI = (); _launch.for_the_cli = lambda words: words; _launch.main(sys.argv[1], sys.argv[2:])"
+)
+DEAF_TO_KEYS = (
+    "real = unit.service; unit.service = lambda s, i, w, e, words, **more: "
+    f"real(s, i, w, e, ['/usr/bin/python3', '-IS', '-c', {LAUNCHER!r}, release, *words[1:]], **more)"
+)
+
+
+def mutant(patch: str, script: str) -> list[str]:
+    """Return the command line of a session under a slotctl with one mechanism taken away."""
+    release = "$(readlink -f /opt/confined-slots/current)"
+    words = shlex.join(["run", SLOT, "--", "-c", script])
+    return ["sh", "-c", f"exec /usr/bin/python3 -IS -c {shlex.quote(MUTANT)} {release} {shlex.quote(patch)} {words}"]
+
+
+@pytest.mark.parametrize("patch", [NO_DEATH_SIGNAL, NOT_BOUND], ids=["death-signal", "binding"])
+def test_without_its_death_signal_or_its_binding_a_session_outlives_slotctl(host: Host, patch: str) -> None:
+    started = (
+        f"{shlex.join(mutant(patch, HOLD))} > /tmp/out-of-test & pid=$!; {until('grep -q ready /tmp/out-of-test')}"
+    )
+    found = host.run(
+        f"rm -f /tmp/out-of-test; {started}; kill -KILL $pid; sleep 2; pgrep -u slot-{SLOT} bash; slotctl stop {SLOT}"
+    )
+    assert found.stdout.split("\n")[0].isdecimal()
+    nothing_is_left(host, within=5)
+
+
+def test_without_env_ctrl_c_ends_bwrap_and_the_cli_with_it(host: Host) -> None:
+    script = "trap 'echo got-INT' INT; echo ready; for each in 1 2 3 4 5; do sleep 0.2; done; exit 6"
+    found = on_terminal(host, "", ["wait", "ready"], ["type", "\x03"], command=mutant(DEAF_TO_KEYS, script))
+    assert found["status"] == 130
+
+
+def test_without_relays_the_callers_terminal_is_in_the_sessions_hands(host: Host) -> None:
+    command = mutant(PASSES_ALL, "[ -t 0 ] && echo a terminal")
+    assert "a terminal" in on_terminal(host, "", command=["sh", "-c", f"{shlex.join(command)} | cat"])["output"]
+
+
+def test_without_its_record_a_session_starts_on_a_full_disk(host: Host) -> None:
+    found = host.run(f"{FULL_LOG}; {shlex.join(mutant(NO_RECORD, 'echo ran'))}; status=$?; umount {LOG}; exit $status")
+    assert (found.rc, found.stdout) == (0, "ran\n")
