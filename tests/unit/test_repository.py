@@ -68,7 +68,7 @@ def test_every_refusal_is_documented_and_none_that_does_not_exist() -> None:
 
 def test_a_refusal_of_unknown_code_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="no-such-code"):
-        _refusals.Refusal("no-such-code", "what", "cure")
+        raise _refusals.Refusal("no-such-code", "what", "cure")
 
 
 @pytest.mark.parametrize("text", ["\x1b]0;evil\x07", "line\nbreak", "\u202eright-to-left", "\udcff", "\u200b"])
