@@ -21,6 +21,7 @@ class Operator:
 
     host: testinfra.host.Host
     inventory: str
+    added: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -45,6 +46,7 @@ class Operator:
 
     def converge(self, *added: dict[str, t.Any]) -> str:
         """Converge what belongs to slots, with more of them than the inventory declares."""
+        self.added.update(slot["name"] for slot in added)
         return self.play("confined.slots.site", "--tags", "accounts,policy,permissions", slots=self.slots(*added))
 
     def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
@@ -79,4 +81,5 @@ def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> colle
     left = sorted(set(operator.ledger()["slots"]) - declared)
     if left:
         assert not operator.module("removal", names=left, workspaces="delete").get("failed")
-    operator.converge()
+    if operator.added:
+        operator.converge()
