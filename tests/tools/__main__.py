@@ -29,6 +29,8 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 
 machine = Machine(ROOT, BUILD)
 
+SUITES = ("trixie", "bookworm")
+
 # What a step is called where another one needs it.
 PACKAGES = "packages of this machine"
 VENV = "virtual environment"
@@ -91,13 +93,13 @@ def setup() -> list[Step]:
     ]
 
 
-def hosts() -> list[Step]:
-    """Return the steps after which test hosts can be booted."""
+def hosts(*suites: str) -> list[Step]:
+    """Return the steps after which test hosts of the suites can be booted."""
     needs = "packages of test hosts"
     return [
         Step(needs, lambda log: machine.install(log, HOST_PROGRAMS)),
         Step(DOCKER, machine.start_docker, needs=(needs,)),
-        Step(IMAGES, command(*HOSTS, "image", "trixie", "bookworm"), needs=(DOCKER,)),
+        Step(IMAGES, command(*HOSTS, "image", *suites), needs=(DOCKER,)),
     ]
 
 
@@ -291,14 +293,14 @@ def bench() -> list[Step]:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
-    "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts()),
-    "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts() + demo()),
-    "test": ("run every test", lambda: setup() + lint() + unit() + sanity() + hosts() + molecule()),
+    "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts(*SUITES)),
+    "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts("trixie") + demo()),
+    "test": ("run every test", lambda: setup() + lint() + unit() + sanity() + hosts(*SUITES) + molecule()),
     "lint": ("run the linters", lambda: setup() + lint()),
     "unit": ("run the unit tests", lambda: setup() + unit()),
     "sanity": ("run ansible-test sanity", lambda: setup() + sanity()),
-    "molecule": ("run the molecule scenarios on booted test hosts", lambda: setup() + hosts() + molecule()),
-    "bench": ("measure, on a booted test host", lambda: setup() + hosts() + bench()),
+    "molecule": ("run the molecule scenarios on booted test hosts", lambda: setup() + hosts(*SUITES) + molecule()),
+    "bench": ("measure, on a booted test host", lambda: setup() + hosts("trixie") + bench()),
 }
 REPORTS = {"demo": RESULTS / "demo.txt", "bench": RESULTS / "bench.txt"}
 
