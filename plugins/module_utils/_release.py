@@ -35,6 +35,7 @@ BWRAP_WARNING = (
     "bubblewrap {version} is older than 0.12 and has CVE-2026-87766: slots are compiled so that no mount point lies"
     " below a path they can write [upgrade the package bubblewrap when the distribution has 0.12]"
 )
+LOCK = ".lock"
 LOCK_SECONDS = 60
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
 
@@ -333,7 +334,11 @@ def incoming(directory: str) -> t.Iterator[str]:
 @contextlib.contextmanager
 def lock(root: str = _layout.OPT, seconds: float = LOCK_SECONDS) -> t.Iterator[None]:
     """Keep other converges and rollbacks out; ReleaseError if one stays at work for longer than seconds."""
-    with _files.trusted_directory(root) as descriptor:
+    # a file that only root can open: a lock on the directory itself could be held by every account of the host
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with _files.trusted_directory(root) as parent:
+        descriptor = os.open(LOCK, flags, 0o600, dir_fd=parent)
+    try:
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -344,6 +349,8 @@ def lock(root: str = _layout.OPT, seconds: float = LOCK_SECONDS) -> t.Iterator[N
                     raise ReleaseError(f"another converge or rollback holds {root} [wait for it to end]") from None
                 time.sleep(0.1)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def busy_releases(names: t.Iterable[str], root: str = _layout.OPT) -> set[str]:

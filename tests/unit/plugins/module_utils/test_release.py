@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import pathlib
@@ -91,8 +92,8 @@ class Host:
         return {(self.root / "releases" / name / "bin/slot-launcher").read_text(): name for name in names}
 
     def unlisted(self) -> list[str]:
-        """Return what stands about that is neither a release nor one of the three known names."""
-        top = set(os.listdir(self.root)) - {"releases", "current", "releases.json"}
+        """Return what stands about that is neither a release nor one of the known names."""
+        top = set(os.listdir(self.root)) - {"releases", "current", "releases.json", _release.LOCK}
         return sorted(top) + [name for name in os.listdir(self.root / "releases") if name.startswith(".")]
 
 
@@ -317,6 +318,15 @@ def test_a_second_converge_waits_and_then_says_who_holds_the_lock(host: Host) ->
         _release.lock(str(host.root), seconds=0.2),
     ):
         pass
+
+
+def test_who_locks_the_directory_blocks_no_converge_and_nobody_else_can_open_the_lock(host: Host) -> None:
+    directory = os.open(host.root, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    with _release.lock(str(host.root), seconds=0):
+        found = (host.root / _release.LOCK).stat()
+    os.close(directory)
+    assert (found.st_uid, found.st_mode & 0o7777) == (0, 0o600)
 
 
 @pytest.mark.parametrize("how", ["killed", "full"])
