@@ -16,7 +16,7 @@ import typing as t
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slotctl.streams import MOST_KEPT, Relay, copy
+from slotctl.streams import MOST_KEPT, Relay, Streams, copy
 
 LIBRARY = pathlib.Path(__file__).resolve().parents[3] / "roles" / "launcher" / "files" / "release" / "lib"
 ASK = f"""
@@ -112,3 +112,20 @@ def test_a_reader_that_goes_away_closes_the_source() -> None:
         os.write(into, b"y")
     os.close(into)
     os.close(target)
+
+
+@pytest.mark.parametrize(("target", "losses"), [("/dev/full", ["standard output: No space left on device"]), ("", [])])
+def test_a_full_disk_is_told_from_a_reader_that_went_away(target: str, losses: list[str]) -> None:
+    source, into = os.pipe()
+    out, gone = os.pipe()
+    os.close(out)
+    relay = Relay(source, os.open(target, os.O_WRONLY) if target else gone, owns_target=False)
+    os.write(into, b"x")
+    while relay.open:
+        copy([relay], (), 0)
+    streams = Streams(terminal=True)
+    streams.outward = [relay]
+    descriptor, relay.target = relay.target, 1
+    assert streams.losses() == losses
+    for each in {into, gone, descriptor}:
+        os.close(each)

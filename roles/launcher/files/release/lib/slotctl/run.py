@@ -34,7 +34,7 @@ RETRY_MILLISECONDS = 200
 
 
 def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
-    """Run a session; return the CLI's exit status. Refusal if it does not start."""
+    """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start."""
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
     start: dict[str, t.Any] = {
@@ -211,7 +211,11 @@ class Session:
         status = self._wait(client, streams, wakeup)
         if modes is not None and status != 0:
             _restore_terminal(modes)
-        return self._tell(self._end(status), streams.error, json=json)
+        status = self._tell(self._end(status), streams.error, json=json)
+        losses = streams.losses()
+        for loss in losses:
+            say(_sessions.as_line({"error": loss}).rstrip("\n") if json else f"slotctl: {loss}")
+        return status or int(bool(losses))
 
     def _command(self, *, terminal: bool, json: bool) -> list[str]:
         credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")

@@ -9,6 +9,7 @@ byte. Standard error is always copied, so that what bwrap said can be told, unle
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -21,16 +22,19 @@ PIECE = 1 << 16
 # a terminal or socket that poll(2) calls ready takes this much without blocking
 SMALL_PIECE = 1 << 12
 MOST_KEPT = 2048
+NOBODY_READS = (errno.EPIPE, errno.ECONNRESET, errno.EIO)
+NAMES = {1: "standard output", 2: "standard error"}
 
 
 class Relay:
-    """Copies from one descriptor to another; keeps the end of what passed."""
+    """Copies from one descriptor to another; keeps the end of what passed, and the errno if the target took no more."""
 
     def __init__(self, source: int, target: int, *, owns_target: bool) -> None:
         self.source, self.target, self.owns_target = source, target, owns_target
         self.pending = b""
         self.kept = b""
         self.open = True
+        self.errno = 0
         self.piece = PIECE if stat.S_ISREG(os.fstat(target).st_mode) else SMALL_PIECE
 
     def waits_for(self) -> tuple[int, bool]:
@@ -46,7 +50,9 @@ class Relay:
             piece = os.read(self.source, PIECE)
         except BlockingIOError:
             return
-        except OSError:  # nobody reads any more, or the terminal has gone
+        except OSError as error:  # mostly: nobody reads any more, or the terminal has gone
+            if self.pending and error.errno not in NOBODY_READS:
+                self.errno = error.errno or errno.EIO
             piece = b""
             self.pending = b""
         self.kept = (self.kept + piece)[-MOST_KEPT:]
@@ -85,6 +91,10 @@ class Streams:
     def copying(self, *, outward_only: bool = False) -> list[Relay]:
         """Return the relays that still copy."""
         return [relay for relay in (*([] if outward_only else self.inward), *self.outward) if relay.open]
+
+    def losses(self) -> list[str]:
+        """Return the name of each stream of ours of which something was lost, and why."""
+        return [f"{NAMES[relay.target]}: {os.strerror(relay.errno)}" for relay in self.outward if relay.errno]
 
     def _separate(self) -> None:
         one_file = os.path.samestat(os.fstat(1), os.fstat(2))
