@@ -21,11 +21,13 @@ from . import _accounts, _files, _layout, _ledger
 from ._accounts import ENVIRONMENT, Failed, run
 from ._declarations import Invalid, Slot
 from ._ledger import Ids, Ledger
+from ._refusals import printable
 from ._steps import Step
 
 ARCHIVED = _files.Owned(0, 0, 0o600)
 LINGER = "/var/lib/systemd/linger"
 CRONTABS, MAIL = "/var/spool/cron/crontabs", "/var/mail"
+ARCHIVE_SECONDS = 3600
 AT = ("/var/spool/cron/atjobs", "/var/spool/cron/atspool")
 
 
@@ -260,7 +262,7 @@ def _program_of(pid: int, ids: Ids) -> str | None:
     owners = [int(uid) for uid in fields["Uid"].split()]
     if fields["State"][0] in "ZX" or not any(uid == ids.uid or first <= uid < after for uid in owners):
         return None
-    return fields["Name"]
+    return printable(fields["Name"])  # a program names itself
 
 
 def _end(found: Found, patience: float) -> None:
@@ -325,7 +327,7 @@ def _archive(path: str, uid: int, parent: str, name: str) -> None:
         *(f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")),
     )
     tar = (
-        *("tar", "--create", "--gzip", "--file=-", "--numeric-owner", "--one-file-system"),
+        *("tar", "--create", "--gzip", "--file=-", "--sparse", "--numeric-owner", "--one-file-system"),
         *(f"--directory={parent}", "--", name),
     )
     with _files.trusted_directory(_layout.ARCHIVE) as directory:
@@ -340,8 +342,15 @@ def _archive(path: str, uid: int, parent: str, name: str) -> None:
                 stderr=subprocess.PIPE,
                 env=ENVIRONMENT,
                 check=False,
+                timeout=ARCHIVE_SECONDS,
             )
             os.fsync(descriptor)
+        except subprocess.TimeoutExpired:
+            os.unlink(partial, dir_fd=directory)
+            raise Failed(
+                f"{parent}/{name} could not be archived in {ARCHIVE_SECONDS} s, so nothing of it was removed"
+                " [see what is so large there; workspaces=delete removes workspaces without an archive]"
+            ) from None
         finally:
             os.close(descriptor)
         if packed.returncode != 0:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 import subprocess
 import sys
 import typing as t
@@ -184,6 +185,41 @@ def test_a_process_is_killed_only_while_it_is_the_slots() -> None:
         _removal._kill(process.pid, Ids(1 << 30, uid, 1))
         assert process.wait(20) == -9
     _removal._kill(process.pid, Ids(1 << 30, uid, 1))
+
+
+def test_the_name_that_a_process_gave_itself_cannot_steer_a_terminal() -> None:
+    program = "import time; open('/proc/self/comm', 'w').write('\\x1b[2Jx'); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        found = dict(_removal.processes(Ids(1 << 30, os.getuid(), 1)))
+        process.kill()
+    assert found[process.pid] == r"\x1b[2Jx"
+
+
+@pytest.fixture
+def sparse(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Return a directory with workspaces that hold 300 GiB of nothing, and a place for archives beside it."""
+    (tmp_path / "workspaces").mkdir()
+    with (tmp_path / "workspaces" / "huge").open("wb") as file:
+        file.truncate(300 << 30)
+    monkeypatch.setattr(_layout, "ARCHIVE", str(tmp_path / "archive"))
+    return tmp_path
+
+
+def test_holes_in_a_file_take_neither_time_nor_room(sparse: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_removal, "ARCHIVE_SECONDS", 60)
+    archive = sparse / "archive" / "a.tar.gz"
+    _removal._archive(str(archive), 20000, str(sparse), "workspaces")
+    assert archive.stat().st_size < 1 << 16
+
+
+def test_an_archive_that_takes_too_long_says_how_to_do_without(
+    sparse: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_removal, "ARCHIVE_SECONDS", 0)
+    with pytest.raises(_accounts.Failed, match=r"nothing of it was removed.*workspaces=delete"):
+        _removal._archive(str(sparse / "archive" / "a.tar.gz"), 20000, str(sparse), "workspaces")
+    assert os.listdir(sparse / "archive") == []
 
 
 @pytest.mark.parametrize("uid", [0, 1, 999])
