@@ -116,6 +116,18 @@ def test_what_stands_after_two_dashes_is_the_clis(monkeypatch: pytest.MonkeyPatc
     assert seen == ["coder", "w", ["--json", "--", "-h", ""], False]
 
 
+def test_the_record_of_a_refusal_holds_no_more_of_unchecked_words_than_a_name(
+    slots_d: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from slotctl import run
+
+    kept: list[dict[str, object]] = []
+    monkeypatch.setattr(run.ended, "record_refusal", lambda start, refusal: kept.append(start))
+    with pytest.raises(Refusal, match="slot-unknown"):
+        run.run("\x1b" * 9999, "\x1b" * 9999, [], json=False)
+    assert [kept[0][key] for key in ("slot", "workspace")] == [r"\x1b" * 20] * 2
+
+
 @pytest.mark.parametrize(("words", "heavy"), [(["session-ended", "a", "b"], "argparse"), (["run", "a"], "dataclasses")])
 def test_the_way_to_a_session_imports_nothing_heavy(words: list[str], heavy: str) -> None:
     program = f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); from slotctl import cli; cli.main('/x', {words!r}); "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .streams import Relay
 
 MOST_ARGUMENTS = 1 << 21
+MOST_NAMED = 80
 # systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
 STOP_PATIENCE = 3 * unit.STOP_SECONDS
 DRAIN_SECONDS = 2.0
@@ -39,9 +40,9 @@ def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
     start: dict[str, t.Any] = {
         "event": "start",
-        "slot": name,
+        "slot": printable(name)[:MOST_NAMED],  # nobody has checked these two yet
         "session": "",
-        "workspace": workspace or "",
+        "workspace": printable(workspace or "")[:MOST_NAMED],
         "caller": caller(),
     }
     try:
