@@ -124,16 +124,21 @@ def judge(report: bytes, result: str, code: str, status: str, *, stopped: bool) 
 
 
 def read_report(report: bytes) -> tuple[Record | None, int | None]:
-    """Return the launcher's refusal and the CLI's exit status out of untrusted bytes, None for what is not there."""
+    """Return the launcher's refusal and the CLI's exit status out of untrusted bytes, None for what is not there.
+
+    Once bwrap has begun, the launcher is gone: a refusal that stands there too is the slot's own invention.
+    """
     refusal: Record | None = None
+    began = False
     exit_status: int | None = None
     for line in lines_of(report[:MOST_REPORTED]):
         code, number = line.get("refusal"), line.get("exit-code")
+        began = began or "child-pid" in line
         if isinstance(code, str) and code in CODES:
             refusal = {"code": code, **{key: printable(str(line.get(key, "")))[:2000] for key in ("what", "cure")}}
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= 255:
             exit_status = number
-    return refusal, exit_status
+    return None if began else refusal, exit_status
 
 
 def append(slot: str, gid: int, record: Record) -> None:
@@ -183,11 +188,20 @@ def to_journal(record: Record) -> None:
 
 
 def read_records(slot: str, most: int = MOST_READ_BACK) -> list[Record]:
-    """Return the records at the end of the slot's sessions.jsonl (at most that many bytes), the oldest first."""
+    """Return the records at the end of the slot's sessions.jsonl (at most that many bytes), the oldest first.
+
+    Refusal `audit-unavailable` if it is no file that can be read.
+    """
+    path, cure = f"{_layout.log(slot)}/{RECORDS}", "move it away"
     try:
-        descriptor = os.open(f"{_layout.log(slot)}/{RECORDS}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise Refusal("audit-unavailable", f"{path}: {error.strerror}", cure) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refusal("audit-unavailable", f"{path} is not a regular file", cure)
     with open(descriptor, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most))

@@ -56,6 +56,16 @@ def test_sessions_show_how_they_ended(
     assert outcome in show.show_sessions(found)
 
 
+@pytest.mark.parametrize("wrong", [None, 7, "x", [1], {"code": [1], "user": {}}])
+def test_records_of_any_shape_are_shown(monkeypatch: pytest.MonkeyPatch, wrong: object) -> None:
+    keys = ("event", "session", "workspace", "start", "caller", "refusal", "reason", "outcome", "exit_status")
+    monkeypatch.setattr(show, "check_known", lambda name: None)
+    monkeypatch.setattr(show.ended, "sweep", lambda name: None)
+    monkeypatch.setattr(show._sessions, "live_sessions", lambda name: [{"session": wrong}])
+    monkeypatch.setattr(show._sessions, "read_records", lambda name: [dict.fromkeys(keys, wrong), {"session": wrong}])
+    assert show.show_sessions(show.sessions("coder", 20)).count("\n") in (2, 3)
+
+
 def test_the_newest_session_comes_first_and_no_more_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "check_known", lambda name: None)
     monkeypatch.setattr(show.ended, "sweep", lambda name: None)

@@ -71,6 +71,8 @@ def test_what_has_not_the_form_of_an_id_is_none(name: str) -> None:
         pytest.param(b"", ("", "", ""), False, "sandbox-failed", 125, id="no-unit"),
         pytest.param(b"", ("", "", ""), True, "stopped", 143, id="killed-before-the-unit"),
         pytest.param(REFUSED, ("exit-code", "exited", "125"), False, "refused", 125, id="the-launcher-refuses"),
+        pytest.param(BEGAN + REFUSED, ("exit-code", "exited", "1"), False, "sandbox-failed", 125, id="forged-after"),
+        pytest.param(REFUSED + BEGAN, ("exit-code", "exited", "1"), False, "sandbox-failed", 125, id="forged-before"),
         pytest.param(BEGAN, ("core-dump", "dumped", "SEGV"), False, "stopped", 139, id="bwrap-crashes"),
     ],
 )
@@ -215,3 +217,12 @@ def test_without_a_journal_there_is_a_refusal(log: pathlib.Path, monkeypatch: py
     with pytest.raises(Refusal, match="audit-unavailable"):
         _sessions.append("coder", os.getgid(), RECORD)
     assert _sessions.read_records("coder") == [RECORD]
+
+
+@pytest.mark.parametrize("damage", [_link, _fifo, os.mkdir])
+def test_reading_back_what_is_no_file_is_a_refusal_that_does_not_wait(
+    log: pathlib.Path, damage: t.Callable[[pathlib.Path], None]
+) -> None:
+    damage(log / _sessions.RECORDS)
+    with pytest.raises(Refusal, match="audit-unavailable"):
+        _sessions.read_records("coder")

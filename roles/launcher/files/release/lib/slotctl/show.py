@@ -77,7 +77,7 @@ def show_status(found: Json) -> str:
     text = table(("CHECK", "RESULT", ""), rows)
     last = found["last"]
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
-    lines += [("running", f"{record['session']} in {record['workspace']}") for record in found["sessions"]]
+    lines += [("running", f"{record.get('session')} in {record.get('workspace')}") for record in found["sessions"]]
     lines.append(
         ("last record", f"{last.get('session')} {last.get('event')} {last.get('outcome', '')}" if last else "none")
     )
@@ -132,7 +132,7 @@ def sessions(name: str, most: int) -> list[Json]:
     """Return the slot's newest sessions, the newest first, start and end records joined."""
     check_known(name)
     ended.sweep(name)
-    live = {record["session"] for record in _sessions.live_sessions(name)}
+    live = {str(record.get("session")) for record in _sessions.live_sessions(name)}
     found: dict[str, Json] = {}
     for number, record in enumerate(_sessions.read_records(name)):
         key = str(record.get("session") or f"refused {number}")
@@ -153,10 +153,16 @@ def show_sessions(entries: list[Json]) -> str:
 
 
 def _row(entry: Json) -> tuple[str, ...]:
-    why = entry.get("refusal", {}).get("code") or entry.get("reason", "")
-    start, who = entry.get("start", entry.get("end", "")), entry.get("caller", {}).get("user", "")
+    why = _within(entry, "refusal", "code") or entry.get("reason", "")
+    start, who = entry.get("start", entry.get("end", "")), _within(entry, "caller", "user")
     words = (entry.get("session") or "-", start, entry.get("workspace", ""), who, entry["outcome"])
     return tuple(str(word) for word in (*words, entry.get("exit_status", ""), why))
+
+
+def _within(entry: Json, key: str, inner: str) -> t.Any:
+    """Return what a record of whatever shape holds at key, inner."""
+    found = entry.get(key)
+    return found.get(inner, "") if isinstance(found, dict) else ""
 
 
 def _outcome(look: t.Callable[[Slot], str], slot: Slot) -> dict[str, str]:
