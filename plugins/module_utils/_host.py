@@ -75,12 +75,14 @@ def survey(slots: t.Iterable[Slot], files: t.Iterable[str], root: str = "") -> H
     """Look at the host (below root, for tests): links of the merged /usr, which of files exist, every bind's source."""
     roots = tuple((path, _link(root + path)) for path in ROOTS if os.path.isdir(root + path))
     present = frozenset(path for path in files if os.path.exists(root + path))
-    wanted = {bind.source for slot in slots for bind in slot.binds}
-    return Host(roots, present, describe_links(root + "/etc/resolv.conf"), {path: look_at(path) for path in wanted})
+    # what a slot may write it can fill with sockets of its own at any time, and with more than can be looked through
+    wanted = {bind.source: bind.mode == "ro" for slot in slots for bind in slot.binds}
+    sources = {path: look_at(path, inside=inside) for path, inside in wanted.items()}
+    return Host(roots, present, describe_links(root + "/etc/resolv.conf"), sources)
 
 
-def look_at(path: str) -> Source:
-    """Return what there is to know about the source of a bind."""
+def look_at(path: str, *, inside: bool = True) -> Source:
+    """Return what there is to know about the source of a bind; inside looks for sockets below it."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -88,7 +90,7 @@ def look_at(path: str) -> Source:
     real = os.path.realpath(path)
     writable = next((parent for parent in _parents(path) if _others_write(os.lstat(parent))), "")
     if stat.S_ISDIR(found.st_mode):
-        return Source(path, "directory", real, writable, _socket_below(path))
+        return Source(path, "directory", real, writable, _socket_below(path) if inside else "")
     return Source(path, "file" if stat.S_ISREG(found.st_mode) else "other", real, writable)
 
 
@@ -119,14 +121,18 @@ def _socket_below(directory: str) -> str:
     seen = 0
     pending = [directory]
     while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                seen += 1
-                if seen > MOST_ENTRIES:
-                    return f"{entry.path} (and more than {MOST_ENTRIES} entries, too many to look through)"
-                mode = entry.stat(follow_symlinks=False).st_mode
-                if stat.S_ISSOCK(mode):
-                    return entry.path
-                if stat.S_ISDIR(mode):
-                    pending.append(entry.path)
+        current = pending.pop()
+        try:
+            entries = list(os.scandir(current))
+        except OSError as error:
+            return f"{current} ({error.strerror}, so nobody knows what)"
+        for entry in entries:
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return f"{entry.path} (and more than {MOST_ENTRIES} entries, too many to look through)"
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISSOCK(mode):
+                return entry.path
+            if stat.S_ISDIR(mode):
+                pending.append(entry.path)
     return ""

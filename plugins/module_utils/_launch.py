@@ -229,8 +229,8 @@ def bwrap_options(records: list[Record], workspace: str, session: str, environ: 
             options += ["--bind" if words[0] == "rw" else "--ro-bind", words[1], words[2]]
         elif keyword == "bind-workspace":
             options += ["--bind", workspace, workspace]
-        elif keyword == "bind-run":
-            options += ["--bind", run, run]
+        elif keyword == "run":
+            options += ["--perms", "0700", "--size", words[0], "--tmpfs", run]
         elif keyword == "tmpfs":
             options += ["--perms", words[0], "--size", words[1], "--tmpfs", words[2]]
         elif keyword in ("symlink", "proc", "dev", "hostname"):

@@ -31,7 +31,7 @@ ARITY = {
     "hostname": 1,
     "bind": 3,  # ro or rw, source, target
     "bind-workspace": 0,  # the chosen workspace, read-write
-    "bind-run": 0,  # the session's run directory, read-write
+    "run": 1,  # the session's run directory: size in bytes of the tmpfs
     "data": 2,  # content, target: a read-only file made of the plan itself
     "symlink": 2,  # content, target
     "tmpfs": 3,  # octal permissions, size in bytes, target

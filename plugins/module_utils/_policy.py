@@ -260,7 +260,9 @@ def _own(slot: Slot, account: Account, provider: Provider) -> t.Iterator[Mount]:
         "the workspace chosen for the session, no other",
         mode="rw",
     )
-    yield Mount("run", f"{_layout.RUN}/{slot.name}/*", "the session's own run directory, no other", mode="rw")
+    run = f"{_layout.RUN}/{slot.name}/*"
+    size = size_in_bytes(slot.resources.tmp_size)
+    yield Mount("run", run, "the session's own run directory, in memory of its own: /run is the host's", size=size)
 
 
 def _extra(slot: Slot, host: Host) -> t.Iterator[Mount]:
@@ -339,6 +341,8 @@ def _record(mount: Mount) -> Record:
         return ("tmpfs", mount.mode, str(mount.size), mount.target)
     if mount.kind == "symlink":
         return ("symlink", mount.source, mount.target)
-    if mount.kind in ("workspace", "run"):
-        return (f"bind-{mount.kind}",)
+    if mount.kind == "workspace":
+        return ("bind-workspace",)
+    if mount.kind == "run":
+        return ("run", str(mount.size))
     return (mount.kind, mount.target)

@@ -1,6 +1,9 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The seccomp filter of every session: no TIOCSTI, no TIOCLINUX, so that nothing is typed into the caller's terminal.
+"""The seccomp filter of every session: what namespaces do not divide.
+
+Nothing is typed into a terminal (TIOCSTI, TIOCLINUX); keys are found by their number in every namespace; sockets of
+other kinds than those of KINDS do not ask the network namespace (AF_VSOCK reaches the hypervisor).
 
 Run as a script (`python3 -I _seccomp.py`), it writes the filter in the kernel's form to standard output. libseccomp
 makes it, through the distribution's python3-seccomp.
@@ -17,6 +20,11 @@ import typing as t
 TIOCSTI = 0x5412
 TIOCLINUX = 0x541C
 
+KEYRINGS = ("add_key", "keyctl", "request_key")
+
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+KINDS = frozenset({1, 2, 10, 16})
+
 # The kernel compares only the low 32 bits of ioctl's request: so does the filter (CVE-2019-10063).
 REQUEST_MASK = 0xFFFFFFFF
 
@@ -31,6 +39,11 @@ def program(seccomp: t.Any, machine: str) -> bytes:
         rules.add_arch(getattr(seccomp.Arch, name))
     for request in (TIOCSTI, TIOCLINUX):
         rules.add_rule(seccomp.ERRNO(errno.EPERM), "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, REQUEST_MASK, request))
+    for name in KEYRINGS:
+        rules.add_rule(seccomp.ERRNO(errno.EPERM), name)
+    for kind in sorted(set(range(max(KINDS))) - KINDS):
+        rules.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.EQ, kind))
+    rules.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.GT, max(KINDS)))
     with tempfile.TemporaryFile() as out:
         rules.export_bpf(out)
         out.seek(0)

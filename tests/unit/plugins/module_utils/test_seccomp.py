@@ -40,6 +40,8 @@ def library() -> types.SimpleNamespace:
         SyscallFilter=Filter,
         ALLOW="allow",
         MASKED_EQ="masked",
+        EQ="equal",
+        GT="greater",
         ERRNO=lambda number: ("errno", number),
         Arg=lambda *words: words,
         Arch=types.SimpleNamespace(X86="x86", X32="x32", ARM="arm"),
@@ -51,11 +53,17 @@ def library() -> types.SimpleNamespace:
     [("x86_64", ["x86", "x32"]), ("aarch64", ["arm"]), ("riscv64", [])],
     ids=str,
 )
-def test_both_requests_are_stopped_on_every_way_into_the_kernel(machine: str, others: list[str]) -> None:
+def test_what_no_namespace_divides_is_stopped_on_every_way_into_the_kernel(machine: str, others: list[str]) -> None:
     assert _seccomp.program(library(), machine) == b"12345678"
     assert made[-1].default == "allow" and made[-1].architectures == others
     stopped = ("errno", errno.EPERM)
-    assert made[-1].rules == [
+    assert made[-1].rules[:5] == [
         (stopped, "ioctl", (1, "masked", 0xFFFFFFFF, 0x5412)),
         (stopped, "ioctl", (1, "masked", 0xFFFFFFFF, 0x541C)),
+        (stopped, "add_key"),
+        (stopped, "keyctl"),
+        (stopped, "request_key"),
     ]
+    kinds = {rule[2] for rule in made[-1].rules[5:]}
+    assert {kind for _arg, how, kind in kinds if how == "equal"} | {1, 2, 10, 16} == set(range(17))
+    assert (0, "greater", 16) in kinds

@@ -18,6 +18,8 @@ STAND_IN = "/usr/share"
 ALLOW_ALL = "0600000000" + "00ff7f"
 # The launcher refuses a source in a directory that the slot can write.
 UNCHECKED_MOUNTS = "_launch.check_mounts = lambda records, workspace: None"
+# What the seccomp filter stops.
+FILTERED = frozenset({"keyrings", "odd-sockets", "terminal"})
 
 PATCHES = {
     "descriptors": "_launch.close_all_but = lambda keep: None",
@@ -64,9 +66,10 @@ def mutations(
         "hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL"))
     )
     for probe, patch in PATCHES.items():
+        expected = FILTERED if probe == "terminal" else frozenset([probe])
         yield Mutation(
             f"launcher without its check of {probe}",
-            frozenset([probe]),
+            expected,
             records,
             patch=patch,
             groups="adm" if probe == "groups" else "",
@@ -83,7 +86,7 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
                 rest,
                 without_start=keyword in ("bind", "symlink"),
             )
-        elif keyword == "bind-run":
+        elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
             yield Mutation(f"no {keyword}", frozenset(), rest, without_start=True)

@@ -22,6 +22,8 @@ import typing as t
 
 CLONE_NEWUSER = 0x10000000
 TIOCSTI = 0x5412
+ADD_KEY = {"x86_64": 248, "aarch64": 217}
+SESSION_KEYRING = -3
 LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
 HEX_ZERO = frozenset("0")
 
@@ -41,10 +43,11 @@ def only(directory: str, wanted: str) -> str:
     return f"{directory} shows {', '.join(others[:5])}" if others else ""
 
 
-def sockets() -> str:
-    """Return the first socket that can be seen."""
+def sockets(own: set[str]) -> str:
+    """Return the first socket that can be seen outside of the directories that the session may fill itself."""
     for top in LOOK_FOR_SOCKETS_IN:
-        for directory, _unused, names in os.walk(top):
+        for directory, below, names in os.walk(top):
+            below[:] = [name for name in below if os.path.join(directory, name) not in own]
             for name in names:
                 path = os.path.join(directory, name)
                 with contextlib.suppress(OSError):
@@ -123,6 +126,22 @@ def injects() -> str:
                 "" if error.errno == errno.EPERM else f"TIOCSTI is not filtered ({errno.errorcode[error.errno or 0]})"
             )
     return "TIOCSTI works"
+
+
+def keyrings() -> str:
+    """Return whether a key can be made that other slots would find by its number."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = libc.syscall(ADD_KEY[os.uname().machine], b"user", b"selftest", b"x", 1, SESSION_KEYRING)
+    return "" if key < 0 and ctypes.get_errno() == errno.EPERM else "a key can be made"
+
+
+def odd_sockets() -> str:
+    """Return whether there are sockets of a kind that no network namespace holds."""
+    try:
+        socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
+    except OSError as error:
+        return "" if error.errno == errno.EPERM else f"AF_VSOCK is not filtered ({errno.errorcode[error.errno or 0]})"
+    return "AF_VSOCK works"
 
 
 def environment(token: str) -> str:
@@ -229,13 +248,17 @@ def run(given: dict[str, t.Any]) -> Findings:
         "homes": invisible("/home", "/root"),
         "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
         "logs": invisible("/var/log"),
-        "sockets": sockets(),
+        "sockets": sockets(
+            {f"{base}/workspaces", *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw")}
+        ),
         "host-scratch": invisible(*given["markers"]),
         "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",
         "privileges": privileges(),
         "groups": groups(given["gid"]),
         "nested-namespaces": nests(),
         "terminal": injects(),
+        "keyrings": keyrings(),
+        "odd-sockets": odd_sockets(),
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),
