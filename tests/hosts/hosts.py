@@ -180,18 +180,19 @@ class Run:
         return pathlib.Path(tempfile.gettempdir(), f"slots-{self.id}")
 
 
-def dropped_capabilities() -> list[str]:
-    """Return the docker options that give a container every capability this machine has, and ask for no other."""
+def capabilities() -> list[str]:
+    """Return the docker options that give a container every capability this machine has.
+
+    Not ALL: old daemons then ask for what the machine lacks, and new ones refuse to drop it.
+    """
     status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
     bounding = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapBnd:")), 16)
-    last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
-    missing = [name for bit, name in enumerate(CAPABILITIES.split()) if bit <= last and not bounding >> bit & 1]
-    return ["--cap-add=ALL", *(f"--cap-drop={name}" for name in missing)]
+    return [f"--cap-add={name}" for bit, name in enumerate(CAPABILITIES.split()) if bounding >> bit & 1]
 
 
 def machine_options() -> list[str]:
     """Return the docker options that depend on what this machine has."""
-    options = dropped_capabilities()
+    options = capabilities()
     if "name=apparmor" in run("docker", "info", "--format", "{{json .SecurityOptions}}"):
         options.append("--security-opt=apparmor=unconfined")
     options += [f"--device={device}" for device in ("/dev/net/tun", "/dev/fuse") if pathlib.Path(device).exists()]
