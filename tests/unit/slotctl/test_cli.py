@@ -128,6 +128,16 @@ def test_the_record_of_a_refusal_holds_no_more_of_unchecked_words_than_a_name(
     assert [kept[0][key] for key in ("slot", "workspace")] == [r"\x1b" * 20] * 2
 
 
+@pytest.mark.parametrize(("word", "how"), [("", ">/dev/full"), ("--help", ">/dev/full"), ("", ">&-")])
+def test_output_that_cannot_be_written_is_one_line_and_exit_status_1(word: str, how: str) -> None:
+    program = f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); from slotctl import cli; "
+    program += f"sys.exit(cli.main('/x', {['list', word][: 1 + bool(word)]!r}))"
+    words = ["sh", "-c", f'exec "$0" -IS -c "$1" {how}', sys.executable, program]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert found.stderr.startswith("slotctl: standard output")
+
+
 @pytest.mark.parametrize(("words", "heavy"), [(["session-ended", "a", "b"], "argparse"), (["run", "a"], "dataclasses")])
 def test_the_way_to_a_session_imports_nothing_heavy(words: list[str], heavy: str) -> None:
     program = f"import sys; sys.path.insert(0, {str(LIBRARY)!r}); from slotctl import cli; cli.main('/x', {words!r}); "

@@ -55,9 +55,10 @@ def main(release: str, argv: list[str]) -> int:
     """Run slotctl's command line; return the exit status. No traceback reaches a user."""
     as_json = "--json" in argv[: argv.index("--") if "--" in argv else len(argv)]
     try:
-        status = _dispatch(release, argv)
-        sys.stdout.flush()
-        return status
+        try:
+            return _dispatch(release, argv)
+        finally:
+            _print("")
     except Refusal as refusal:
         say(refusal.as_json() if as_json else f"slotctl: {refusal}")
         return EXIT_REFUSED
@@ -67,7 +68,7 @@ def main(release: str, argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `slotctl list | head`
-        os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        _give_up_output()
         return EXIT_FAILED
     except Exception as error:
         say(f"slotctl: internal error: {_place(error)} [report it; nothing weaker was started]")
@@ -144,7 +145,28 @@ def _dispatch(release: str, argv: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace, found: t.Any, text: t.Callable[[t.Any], str]) -> None:
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if options.json else text(found))
+    _print(json.dumps(found, indent=1) + "\n" if options.json else text(found))
+
+
+def _print(text: str) -> None:
+    """Write text and what was written before to standard output; Failed if that takes no more."""
+    if sys.stdout is None:  # the caller closed it
+        if text:
+            raise Failed("standard output is closed [open it]")
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_output()
+        raise Failed(f"standard output: {error.strerror}") from None
+
+
+def _give_up_output() -> None:
+    """Let what is left in the buffer go nowhere: Python would try it again at exit, and complain."""
+    os.dup2(os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC), 1)
 
 
 def _list(release: str, options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import os
 from confined_slots import _layout
 from confined_slots._launch import read_plan
 from confined_slots._manifest import Untrusted, open_trusted
-from confined_slots._plan import Record, value
+from confined_slots._plan import Record, value, values
 from confined_slots._refusals import Refusal
 
 TYPE_CHECKING = False
@@ -18,7 +18,26 @@ if TYPE_CHECKING:
     import typing as t
 
 CONVERGE = "converge the host with the playbook confined.slots.site"
-NEEDED = {"enabled", "environment", "mode", "mounts", "network", "provider", "resources", "workspaces"}
+MAYBE_TEXT = (str, type(None))
+# what slotctl takes from a policy: types by key ("?": it may lack), a list holds any number of its one element
+SHAPE = {
+    "slot": str,
+    "enabled": bool,
+    "mode": str,
+    "network": str,
+    "fingerprint": str,
+    "provider": {
+        "name": str,
+        "version": str,
+        "profile_version": int,
+        "identity": [{"path": str, "digest": str}],
+    },
+    "workspaces": dict,
+    "isolation": [{"flag": str, "reason": str}],
+    "mounts": [{"kind": str, "target": str, "reason": str, "source?": str, "mode?": str, "size?": int}],
+    "environment": {"set": dict, "pass": [str], "credential": MAYBE_TEXT},
+    "resources": {"session_max?": MAYBE_TEXT},
+}
 
 
 class Slot:
@@ -62,11 +81,29 @@ def load(name: str) -> Slot:
         raise Refusal("policy-invalid", f"{path} is the plan of slot {value(records, 'slot')!r:.80}", CONVERGE)
     try:
         policy = json.loads(value(records, "policy"))
-        if not policy.keys() >= NEEDED:
-            raise ValueError(f"it lacks {', '.join(sorted(NEEDED - policy.keys()))}")
+        check_shape(policy, SHAPE, "policy")
+        if not policy["workspaces"] or not values(records, "workspace"):
+            raise ValueError("it has no workspace")
         return Slot(name, records, policy)
-    except (ValueError, TypeError, AttributeError, StopIteration) as error:
+    except (ValueError, StopIteration, RecursionError) as error:
         raise Refusal("policy-invalid", f"{path} holds no policy that can be read: {error}", CONVERGE) from None
+
+
+def check_shape(found: t.Any, shape: t.Any, where: str) -> None:
+    """Raise ValueError, naming the place, unless what was read as JSON has the shape (see SHAPE)."""
+    wanted = type(shape) if isinstance(shape, (dict, list)) else shape
+    if not isinstance(found, wanted):
+        raise ValueError(f"{where} is not as it was compiled")
+    if isinstance(shape, list):
+        for number, each in enumerate(found):
+            check_shape(each, shape[0], f"{where}[{number}]")
+    elif isinstance(shape, dict):
+        for key, inner in shape.items():
+            name = key.removesuffix("?")
+            if name in found:
+                check_shape(found[name], inner, f"{where}.{name}")
+            elif name == key:
+                raise ValueError(f"{where}.{name} is missing")
 
 
 def current_release() -> str:
