@@ -31,13 +31,19 @@ FOR_THE_CLI = ("HUP", "INT", "QUIT", "TERM", "TSTP")
 ENV = "/usr/bin/env"
 
 
-def launch(release: str, plan_path: str, workspace: str, session: str, environ: t.Mapping[str, str]) -> t.NoReturn:
-    """Become the slot's CLI inside its sandbox; Refusal if anything is not as it was compiled."""
+def launch(
+    release: str, plan_path: str, workspace: str, session: str, environ: t.Mapping[str, str], recorded: str = ""
+) -> t.NoReturn:
+    """Become the slot's CLI inside its sandbox; Refusal if anything is not as it was compiled.
+
+    recorded is the fingerprint of the policy that the session's record names, "" if there is none to compare.
+    """
     digests = verify_release(release)
     records = read_plan(plan_path)
     slot = value(records, "slot")
     opened = open_session(slot, session)
     try:
+        check_recorded(records, recorded)
         check_enabled(records)
         check_account(records)
         check_standard_streams()
@@ -104,6 +110,12 @@ def open_session(slot: str, session: str) -> Session:
         raise Refusal("audit-unavailable", f"{base}.status is not root's", cure)
     os.set_inheritable(status, True)
     return Session([os.fsdecode(word) for word in words], status)
+
+
+def check_recorded(records: list[Record], recorded: str) -> None:
+    """Refuse a plan that was compiled anew since slotctl put another on record."""
+    if recorded not in ("", value(records, "fingerprint")):
+        raise Refusal("policy-invalid", "the slot's plan was compiled anew while the session began", "start it again")
 
 
 def check_enabled(records: list[Record]) -> None:
@@ -290,16 +302,17 @@ def for_the_cli(words: list[str]) -> list[str]:
 
 def main(release: str, argv: list[str]) -> int:
     """Run the launcher's command line; returns only with a refusal."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # an early Ctrl-C is no traceback
     json = argv[:1] == ["--json"]
     words = argv[1:] if json else argv
     try:
-        if len(words) != 3:
+        if len(words) not in (3, 4):
             raise Refusal(
                 "slot-unknown",
                 f"{len(words)} words given",
-                "usage: slot-launcher [--json] PLAN WORKSPACE SESSION; start sessions with 'slotctl run SLOT'",
+                "usage: slot-launcher [--json] PLAN WORKSPACE SESSION [POLICY]; start sessions with 'slotctl run SLOT'",
             )
-        launch(release, words[0], words[1], words[2], os.environ)
+        launch(release, words[0], words[1], words[2], os.environ, *words[3:])
     except Refusal as refusal:
         sys.stderr.write(f"{refusal.as_json()}\n" if json else f"slot-launcher: {refusal}\n")
         return 125

@@ -487,6 +487,13 @@ def test_se_01_a_moved_workspace_is_refused_before_a_cli_starts_anew_in_it(host:
     assert "policy-invalid" in found.stderr
 
 
+def test_the_record_names_the_person_behind_sudo(host: Host) -> None:
+    words = shlex.quote(f"sudo -n slotctl run {SLOT} -- -c true")
+    assert host.run(f"su -s /bin/sh -c {words} oper").rc == 0
+    caller = last(host)["caller"]
+    assert (caller["user"], caller["uid"]) == ("oper", int(host.check_output("id -u oper")))
+
+
 # Each mechanism taken away: the test above that leans on it would turn red
 
 
@@ -549,3 +556,11 @@ def test_without_relays_the_callers_terminal_is_in_the_sessions_hands(host: Host
 def test_without_its_record_a_session_starts_on_a_full_disk(host: Host) -> None:
     found = host.run(f"{FULL_LOG}; {shlex.join(mutant(NO_RECORD, 'echo ran'))}; status=$?; umount {LOG}; exit $status")
     assert (found.rc, found.stdout) == (0, "ran\n")
+
+
+def test_a_plan_that_was_swapped_after_the_record_does_not_run(host: Host) -> None:
+    swapped = "real = run.described; run.described = lambda *given: real(*given) | {'policy': 'sha256:another'}"
+    found = host.run(shlex.join(mutant(swapped, "echo ran")))
+    assert (found.rc, found.stdout) == (125, "")
+    assert "policy-invalid" in found.stderr
+    assert last(host)["outcome"] == "refused"

@@ -245,7 +245,7 @@ def test_a_directory_as_a_standard_stream_is_refused(number: int) -> None:
 
 
 def test_the_launcher_has_no_traceback_for_any_number_of_words(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["a"], ["a", "b", "c", "d"], ["--json"]):
+    for words in ([], ["a"], ["a", "b", "c", "d", "e"], ["--json"]):
         assert _launch.main("/nonexistent", words) == 125
     assert _launch.main("/nonexistent/release-000000000000", ["plan", "main", "s"]) == 125
     assert "launcher-tampered" in capsys.readouterr().err
@@ -261,3 +261,11 @@ def test_the_hot_path_stays_poor() -> None:
         subprocess.run([sys.executable, "-IS", "-c", script], check=True, capture_output=True, text=True).stdout.strip()
         == "[]"
     )
+
+
+def test_a_plan_compiled_anew_while_a_session_begins_is_refused() -> None:
+    records = [("fingerprint", "sha256:new")]
+    _launch.check_recorded(records, "")
+    _launch.check_recorded(records, "sha256:new")
+    with pytest.raises(Refusal, match="start it again"):
+        _launch.check_recorded(records, "sha256:old")

@@ -207,7 +207,7 @@ class Session:
         modes = _terminal_modes() if terminal else None
         streams = Streams(terminal=terminal)
         wakeup = self._catch_signals()
-        client = unit.spawn(self._command(terminal=terminal, json=json), streams.given)
+        client = self._spawn(self._command(terminal=terminal, json=json), streams.given)
         streams.close_given()
         status = self._wait(client, streams, wakeup)
         if modes is not None and status != 0:
@@ -218,11 +218,19 @@ class Session:
             say(_sessions.as_line({"error": loss}).rstrip("\n") if json else f"slotctl: {loss}")
         return status or int(bool(losses))
 
+    def _spawn(self, words: list[str], streams: list[int]) -> int:
+        try:
+            return unit.spawn(words, streams)
+        except OSError as error:
+            ended.end_session(self.name, self.session, "", "", "")
+            what = f"{words[0]} cannot be started: {error.strerror}"
+            raise Refusal("sandbox-unavailable", what, "install the packages systemd and util-linux") from None
+
     def _command(self, *, terminal: bool, json: bool) -> list[str]:
         credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
         wanted = unit.properties(self.name, self.session, self.release, credential, longest, terminal=terminal)
         launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
-        words = [*launcher, self.start["workspace"], self.session]
+        words = [*launcher, self.start["workspace"], self.session, self.start["policy"]]
         environment = unit.terminal_environment(os.environ)
         inner = unit.service(self.name, self.session, wanted, environment, words, terminal=terminal)
         return unit.client(self.name, self.session, inner, parent=os.getpid())
