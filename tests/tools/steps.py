@@ -16,7 +16,7 @@ import typing as t
 import xml.etree.ElementTree
 
 TAIL = 14
-LIMIT_SECONDS = 1500
+LIMIT_SECONDS = 1800
 WIDTH = 46
 
 
