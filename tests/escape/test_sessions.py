@@ -39,6 +39,17 @@ command.send_signal(int(sys.argv[2]))
 said += command.stdout.read()
 print(json.dumps([command.wait(), said]))
 """
+# Reads what a command writes to a socket only some seconds later; prints its status and what it was.
+SLOW = """
+import hashlib, json, socket, subprocess, sys, time
+ours, given = socket.socketpair()
+command = subprocess.Popen(json.loads(sys.argv[1]), stdout=given)
+given.close()
+time.sleep(6)
+with ours.makefile("rb") as file:
+    digest = hashlib.sha256(file.read()).hexdigest()
+print(json.dumps([command.wait(), digest]))
+"""
 # Starts a command in a thread that ends before it.
 THREAD = """
 import subprocess, sys, threading
@@ -185,6 +196,13 @@ def test_se_05_output_is_byte_exact(host: Host, target: str) -> None:
     host.check_output('python3 -c \'open("/tmp/in-of-test", "wb").write(bytes(range(256)) * 9001)\'')
     found = host.check_output(f"{{ {run('cat')} < /tmp/in-of-test {target}; }} | sha256sum")
     assert found.split()[0] == hashlib.sha256(blob).hexdigest()
+
+
+def test_se_05_a_slow_reader_loses_nothing(host: Host) -> None:
+    words = ["slotctl", "run", SLOT, "--", "-c", "seq 40000; exit 3"]
+    status, digest = json.loads(python(host, SLOW, json.dumps(words)))
+    assert status == 3
+    assert digest == hashlib.sha256("".join(f"{each}\n" for each in range(1, 40001)).encode()).hexdigest()
 
 
 def test_output_and_error_stay_apart_and_in_order_where_they_are_one(host: Host) -> None:

@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", **words)
         if of_slot:
             added.add_argument("slot", metavar="SLOT", help="the slot's name, as `slotctl list` shows it")
-        added.add_argument("--json", action="store_true", help="for programs: one JSON document instead of text")
+        added.add_argument("--json", action="store_true", help="for programs: JSON instead of text")
         return added
 
     command("list", "list the slots of this host", of_slot=False)

@@ -257,7 +257,10 @@ class Session:
         os.close(child)
         status = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
         deadline = time.monotonic() + DRAIN_SECONDS
-        while (left := streams.copying(outward_only=True)) and time.monotonic() < deadline:
+        while left := streams.copying(outward_only=True):
+            slow_reader = any(relay.pending for relay in left) and not self.received
+            if time.monotonic() > deadline and not slow_reader:
+                break
             copy(left, (), RETRY_MILLISECONDS)
         if self.stopper:
             os.waitpid(self.stopper, 0)
