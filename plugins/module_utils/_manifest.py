@@ -23,7 +23,14 @@ except ImportError:
     except ImportError:
         from hashlib import sha256 as _sha256
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+    Chooser = t.Callable[[dict[str, str]], list[str]]
+
 MANIFEST = "MANIFEST.json"
+LIBRARY = "lib/confined_slots"
 DIRECTORY_MODE = 0o755
 MANIFEST_MODE = 0o444
 LINK = "link "
@@ -165,14 +172,16 @@ def open_trusted(directory: str) -> int:
     return descriptor
 
 
-def verify_release(directory: str) -> dict[str, str]:
+def verify_release(directory: str, hot: frozenset[str] | None = None) -> dict[str, str]:
     """Return the digest of every file of a release, once each is what the release's manifest lists.
+
+    With hot only bin/, lib/ and the modules of these names are read: what a launch executes.
 
     directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json,
     the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
     """
     try:
-        listed = check_tree(directory)
+        listed = check_tree(directory, chosen=None if hot is None else lambda listed: _executed(listed, hot))
     except Untrusted as error:
         raise Refusal("launcher-tampered", str(error), RELEASE_CURE) from None
     except OSError as error:
@@ -187,7 +196,8 @@ def verify_tree(directory: str, tree: str, paths: tuple[str, ...] | None = None)
     unlisted may stand there. Refusal `provider-missing` or `provider-changed` names the file or directory at fault.
     """
     try:
-        return check_tree(directory, tree, paths)
+        chosen = None if paths is None else lambda listed: [resolve(path, listed) for path in paths]
+        return check_tree(directory, tree, chosen)
     except Untrusted as error:
         raise Refusal("provider-changed", str(error), PROVIDER_CURE) from None
     except FileNotFoundError as error:
@@ -233,8 +243,11 @@ def resolve(path: str, listed: dict[str, str]) -> str:
     return found
 
 
-def check_tree(directory: str, tree: str = "", paths: tuple[str, ...] | None = None) -> dict[str, str]:
-    """Do the work of verify_release (no tree given) and verify_tree; Untrusted or OSError instead of a refusal."""
+def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) -> dict[str, str]:
+    """Do the work of verify_release (no tree given) and verify_tree; Untrusted or OSError instead of a refusal.
+
+    chosen picks from what is listed the files to read; without it every file is read, and no other may stand there.
+    """
     descriptor = open_trusted(directory)
     try:
         if os.fstat(descriptor).st_mode & 0o7777 != DIRECTORY_MODE:
@@ -249,14 +262,23 @@ def check_tree(directory: str, tree: str = "", paths: tuple[str, ...] | None = N
         if not tree and not directory.endswith(f"-{digest[:SHORT]}"):
             raise Untrusted(f"{shown} has digest {digest[:SHORT]}…, which is not how the directory's name ends")
         listed = entries(manifest)
-        if paths is None:
+        if chosen is None:
             _verify_all(descriptor, directory, listed)
         else:
-            for path in paths:
-                _verify_one(descriptor, directory, resolve(path, listed), listed)
+            for path in chosen(listed):
+                _verify_one(descriptor, directory, path, listed)
         return listed
     finally:
         os.close(descriptor)
+
+
+def _executed(listed: dict[str, str], modules: frozenset[str]) -> list[str]:
+    found = []
+    for path in listed:
+        directory, _slash, name = path.rpartition("/")
+        if directory in ("bin", "lib") or (directory.startswith(LIBRARY) and name.partition(".")[0] in modules):
+            found.append(path)
+    return found
 
 
 def _verify_all(descriptor: int, directory: str, listed: dict[str, str]) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import signal
@@ -249,6 +250,14 @@ def test_the_launcher_has_no_traceback_for_any_number_of_words(capsys: pytest.Ca
         assert _launch.main("/nonexistent", words) == 125
     assert _launch.main("/nonexistent/release-000000000000", ["plan", "main", "s"]) == 125
     assert "launcher-tampered" in capsys.readouterr().err
+
+
+def test_a_launch_verifies_every_module_that_it_executes() -> None:
+    core = pathlib.Path(_launch.__file__).parent
+    listing = "print(sorted(name.rpartition('.')[2] for name in sys.modules if name.startswith('module_utils.')))"
+    script = f"import sys; sys.path.insert(0, '{core.parent}'); from module_utils import _launch; {listing}"
+    loaded = subprocess.run([sys.executable, "-IS", "-c", script], check=True, capture_output=True, text=True).stdout
+    assert set(ast.literal_eval(loaded)) | {"__init__"} == _launch.HOT
 
 
 def test_the_hot_path_stays_poor() -> None:
