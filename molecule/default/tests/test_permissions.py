@@ -240,7 +240,7 @@ def test_drift_is_predicted_repaired_and_gone(host: Host, mended: None, bend: st
 
 def test_what_is_missing_is_made_and_what_a_slot_has_below_is_left(host: Host, mended: None) -> None:
     as_slot(host, f"cd {STATE}/coder/home; mkdir -m 777 .config; touch .config/own; chmod 666 .config/own")
-    host.run_expect([0], f"rmdir {STATE}/coder/workspaces/review; rm {RECORDS}; rmdir {STATE}/coder/homes/shell")
+    host.run_expect([0], f"rm -r {STATE}/coder/workspaces/review {RECORDS} {STATE}/coder/homes/shell")
     result = converge(host)
     assert subjects(result) == [f"{STATE}/coder/workspaces/review", f"{STATE}/coder/homes/shell", RECORDS]
     assert owner_of(host, f"{STATE}/coder/home/.config/own") == "slot-coder:slot-coder 666"
