@@ -31,7 +31,10 @@ def keep(operator: Operator, *, check: bool = False, **declared: t.Any) -> dict[
 def compile_for(operator: Operator, provider: str) -> dict[str, t.Any]:
     """Compile the policies, the slot coder with another provider."""
     slots = [slot | {"provider": provider} if slot["name"] == "coder" else slot for slot in operator.slots()]
-    return operator.module("policy", slots=slots, profiles=profiles())
+    compiled = operator.module("policy", slots=slots, profiles=profiles())
+    if not compiled["failed"]:
+        assert not operator.module("permissions", slots=slots)["failed"], "the private HOME of the provider"
+    return compiled
 
 
 @pytest.fixture(name="fake")
