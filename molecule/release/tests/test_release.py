@@ -136,7 +136,7 @@ print(json.dumps(outcomes))
 def test_every_change_of_every_file_of_the_release_is_refused_and_named(operator: Operator) -> None:
     outcomes: dict[str, list[tuple[int, str]]] = json.loads(operator.python(TAMPER))
     for how in ("untouched", "mended"):
-        (by_slotctl, _), (by_launcher, said) = outcomes.pop(how)
+        (by_slotctl, _unused), (by_launcher, said) = outcomes.pop(how)
         # alone the launcher has no session, which it says only once the release is found to be whole
         assert by_slotctl == 0 and (by_launcher, "launcher-tampered" in said) == (125, False), outcomes
     assert len(outcomes) > 60
@@ -256,8 +256,8 @@ def test_a_kill_at_any_step_leaves_the_release_that_was_current(operator: Operat
     for call, code, name, said in outcomes:  # a session works, wherever the upgrade was killed
         assert code in (-9, 0) and said == "it works", (call, outcomes)
         assert name == current or name.startswith("9.4.0-"), (call, outcomes)
-    assert sum(code == -9 for _, code, _, _ in outcomes) >= 8
-    assert sum(code == 0 for _, code, _, _ in outcomes) == 5
+    assert sum(code == -9 for _unused, code, _unused, _unused in outcomes) >= 8
+    assert sum(code == 0 for _unused, code, _unused, _unused in outcomes) == 5
     operator.release()
     assert not [one for one in operator.names() if one.startswith(".incoming")]
 

@@ -49,12 +49,12 @@ def test_one_pipe_for_output_and_error_stays_one(tmp_path: pathlib.Path) -> None
 
 
 def test_a_terminal_never_passes(tmp_path: pathlib.Path) -> None:
-    _, slave = pty.openpty()
+    _unused, slave = pty.openpty()
     assert ask(tmp_path, stdin=slave, stdout=slave, stderr=slave) == ([False, False, False], True)
 
 
 def test_a_socket_never_passes(tmp_path: pathlib.Path) -> None:
-    ours, _ = socket.socketpair()
+    ours, _unused = socket.socketpair()
     assert ask(tmp_path, stdin=ours, stdout=ours, stderr=ours) == ([False, False, False], True)
 
 
@@ -87,7 +87,7 @@ def test_a_relay_copies_every_byte_in_order_and_keeps_the_end(pieces: list[bytes
     written = b""
     for piece in pieces:
         os.write(into, piece)
-        for _ in range(2 + len(piece) // 1000):
+        for _unused in range(2 + len(piece) // 1000):
             copy([relay], (), 0)
         written += os.read(out, len(piece))
     os.close(into)
@@ -105,7 +105,7 @@ def test_a_reader_that_goes_away_closes_the_source() -> None:
     relay = Relay(source, target, owns_target=False)
     os.close(out)
     os.write(into, b"x")
-    for _ in range(3):
+    for _unused in range(3):
         copy([relay] if relay.open else [], (), 0)
     assert not relay.open
     with pytest.raises(BrokenPipeError):
@@ -127,5 +127,5 @@ def test_a_full_disk_is_told_from_a_reader_that_went_away(target: str, losses: l
     streams.outward = [relay]
     descriptor, relay.target = relay.target, 1
     assert streams.losses() == losses
-    for each in {into, gone, descriptor}:
+    for each in sorted({into, gone, descriptor}):
         os.close(each)

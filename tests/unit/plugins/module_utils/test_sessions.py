@@ -26,7 +26,7 @@ def exited(number: object) -> bytes:
 
 
 def test_new_sessions_have_ids_of_one_form_and_differ() -> None:
-    ids = {_sessions.new_session() for _ in range(50)}
+    ids = {_sessions.new_session() for _unused in range(50)}
     assert len(ids) == 50
     assert all(_sessions.is_session(each) for each in ids)
 
@@ -115,7 +115,7 @@ def test_whatever_the_slot_wrote_there_is_a_verdict_that_fits_on_a_line(
 @given(st.sampled_from(CODES), st.text(max_size=50), st.text(max_size=50))
 def test_the_launchers_refusal_is_read_back(code: str, what: str, cure: str) -> None:
     refusal = Refusal(code, what, cure)
-    found, _ = _sessions.read_report(refusal.as_json().encode() + b"\n")
+    found, _unused = _sessions.read_report(refusal.as_json().encode() + b"\n")
     assert found == {"code": code, "what": refusal.what, "cure": refusal.cure}
 
 
@@ -145,7 +145,7 @@ RECORD: dict[str, t.Any] = {"event": "start", "slot": "coder", "session": "20261
 
 
 def test_records_are_added_line_by_line_with_the_right_owner_and_mode(log: pathlib.Path) -> None:
-    for _ in range(2):
+    for _unused in range(2):
         _sessions.append("coder", os.getgid(), RECORD)
     file = log / _sessions.RECORDS
     assert (file.stat().st_uid, file.stat().st_mode & 0o7777) == (0, 0o640)
