@@ -73,6 +73,7 @@ def sweep(slot: str) -> None:
         finally:
             os.close(record)
         if orphaned:
+            unit.drop_scope(slot, session)
             end_session(slot, session, "", "", "")
 
 

@@ -119,7 +119,15 @@ def spawn(words: list[str], streams: t.Sequence[int] = (0, 1, 2)) -> int:
 
 def start_stopping(slot: str, sessions: list[str]) -> int:
     """Have systemd stop sessions: SIGTERM, after STOP_SECONDS SIGKILL; return the pid of systemctl, which waits."""
-    units = [_layout.session_unit(slot, session) for session in sessions]
+    return _start_stopping([_layout.session_unit(slot, session) for session in sessions])
+
+
+def drop_scope(slot: str, session: str) -> None:
+    """Drop the scope of a caller that was killed before PID 1 had put it there: PID 1 waits for it for ever."""
+    os.waitpid(_start_stopping([scope_unit(slot, session)]), 0)
+
+
+def _start_stopping(units: list[str]) -> int:
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     try:
         return spawn([SYSTEMCTL, "stop", "--quiet", "--", *units], (null, null, null))
