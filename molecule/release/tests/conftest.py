@@ -99,7 +99,7 @@ def fake_provider(text: str, directory: pathlib.Path) -> dict[str, str]:
     """Return the declaration of a provider that prints the text, from a local archive."""
     source = directory / text
     (source / "bin").mkdir(parents=True)
-    (source / "bin/fake").write_text(f"#!/bin/sh\n. ${{0%/*}}/../lib/words\necho {text} $WORD\n")
+    (source / "bin/fake").write_text(f"#!/bin/sh\n. ${{0%/*}}/lib/words\necho {text} $WORD\n")
     (source / "bin/fake").chmod(0o755)
     (source / "lib").mkdir()
     (source / "lib/words").write_text("WORD=from-the-tree\n")
