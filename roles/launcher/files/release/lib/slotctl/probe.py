@@ -167,7 +167,8 @@ def descriptors() -> str:
 def default_signals() -> str:
     """Return which signals are ignored or blocked that Python does not ignore itself."""
     fields = status()
-    ours = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
+    # 32 and 33 are the C library's own; nothing but the library can set them
+    ours = sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33))
     ignored = int(fields["SigIgn"], 16) & ~ours
     return f"ignored {ignored:x}, blocked {fields['SigBlk']}" if ignored or int(fields["SigBlk"], 16) else ""
 
