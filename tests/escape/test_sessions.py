@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import pathlib
 import shlex
 import typing as t
@@ -25,10 +24,6 @@ HOLD = "trap '' HUP; trap 'echo gentle; exit 9' TERM; echo ready; while :; do sl
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
 
 # All of the slot's processes, and all units and files of its sessions.
-pytestmark = pytest.mark.skipif(
-    "CONFINED_SLOTS_EVERYTHING" not in os.environ,
-    reason="a run of its own is missing: set CONFINED_SLOTS_EVERYTHING=1",
-)
 UNITS = f"systemctl list-units --all --plain --no-legend 'confined-slots-{SLOT}-2*.service'"
 LEFT = f"pgrep -u slot-{SLOT}; {UNITS}; ls /run/confined-slots/{SLOT}"
 FULL_LOG = f"mount -t tmpfs -o size=16k,mode=750,gid=$(stat -c %g {LOG}) none {LOG}"
@@ -269,16 +264,12 @@ def test_se_04_a_stubborn_session_whose_caller_was_killed_ends_too(host: Host) -
     nothing_is_left(host, within=15)
 
 
-@pytest.mark.skipif(
-    "CONFINED_SLOTS_RACES" not in os.environ,
-    reason="a quiet machine is missing for kills at every instant: set CONFINED_SLOTS_RACES=1 on one",
-)
 @pytest.mark.parametrize("instant", range(0, 160, 20))
 def test_se_03_killed_at_any_instant_slotctl_leaves_nothing_that_runs(host: Host, instant: int) -> None:
     host.run(f"{run(HOLD)} > /dev/null & sleep {instant / 1000:.3f}; kill -KILL $!; wait")
     host.run("sleep 1")
     host.check_output(f"slotctl sessions {SLOT}")  # puts on record what no unit could
-    nothing_is_left(host, within=5)
+    nothing_is_left(host, within=15)  # SIGTERM may come while bwrap still ignores it for the CLI: then SIGKILL ends it
     assert last(host)["outcome"] in ("stopped", "ended")
 
 

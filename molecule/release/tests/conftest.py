@@ -145,11 +145,3 @@ def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> colle
 def own_release(operator: Operator) -> None:
     """Begin each test with the collection's own release."""
     operator.release()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave these to a run of their own: not yet seen green in one run on a quiet machine."""
-    if "CONFINED_SLOTS_EVERYTHING" not in os.environ:
-        for item in items:
-            if {"molecule/release", "molecule/remove"} & {"/".join(item.path.parts[-4:-2])}:
-                item.add_marker(pytest.mark.skip(reason="a run of its own is missing: set CONFINED_SLOTS_EVERYTHING=1"))
