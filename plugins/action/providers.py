@@ -13,11 +13,11 @@ import tempfile
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from ..module_utils import _archive, _manifest, _profiles, _providers
 from ..module_utils._declarations import Invalid
 from ..module_utils._refusals import printable
+from ..plugin_utils.sending import Sending
 
 NPM_SECONDS = 1800
 NPM = (
@@ -27,11 +27,8 @@ NPM = (
 )
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
+class ActionModule(Sending):
     """Runs the module once, and once more with the archives that the host lacks."""
-
-    TRANSFERS_FILES = True
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Return the module's result."""
@@ -45,7 +42,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     entry["archive"] = self._find_needle("files", os.path.expanduser(entry["archive"]))
                     entry["sha256"] = checked_digest(entry)
             arguments |= {"providers": entries, "names": []}
-            result = self._module(arguments, task_vars)
+            result = self.module(arguments, task_vars)
             if result.get("needs") and not result.get("failed"):
                 wanted = {one.name: one for one in _providers.wanted_of(entries, profiles, result["machine"])}
                 arguments["archives"] = {
@@ -55,7 +52,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     for entry in entries
                     if entry["name"] in result["needs"]
                 }
-                result = self._module(arguments, task_vars)
+                result = self.module(arguments, task_vars)
         except Invalid as error:
             raise AnsibleActionFail(str(error)) from error
         except _manifest.Untrusted as error:
@@ -67,24 +64,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 f"{error.filename or 'the archive'}: {error.strerror} [mend the control node]"
             ) from error
         finally:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
+            self.forget()
         return result
 
-    def _module(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
-        return t.cast(
-            dict[str, t.Any],
-            self._execute_module(
-                module_name="confined.slots.providers", module_args=arguments, task_vars=task_vars, wrap_async=False
-            ),
-        )
-
     def _send(self, archive: str, name: str) -> dict[str, str]:
-        if not self._connection._shell.tmpdir:
-            self._make_tmp_path()
-        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, f"{name}.tar.gz")
-        self._transfer_file(archive, remote)
-        self._fixup_perms2((self._connection._shell.tmpdir, remote))
-        return {"path": remote, "digest": _archive.digest_told(archive)}
+        return {"path": self.send(archive, f"{name}.tar.gz"), "digest": _archive.digest_told(archive)}
 
 
 def checked_digest(entry: t.Mapping[str, t.Any]) -> str:

@@ -9,56 +9,40 @@ import tempfile
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
 from ..module_utils import _archive, _manifest, _release, _version
+from ..plugin_utils.sending import Sending
 
 IMAGE = os.path.normpath(os.path.join(os.path.dirname(__file__), "../../roles/launcher/files/release"))
 
 
-class ActionModule(ActionBase):  # type: ignore[misc]
+class ActionModule(Sending):
     """Runs the module once, and once more with the archive if the host lacks it."""
-
-    TRANSFERS_FILES = True
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Return the module's result."""
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         if arguments.get("state", "present") != "present":
-            return self._module(arguments, task_vars)
+            return self.module(arguments, task_vars)
         image = os.path.expanduser(arguments.get("image") or IMAGE)
         arguments["version"] = str(arguments.get("version") or _version.VERSION)
         try:
             tree = _archive.collect(image, image=True)
             manifest = _release.source_manifest(tree.listed, arguments["version"])
             arguments["source"] = _manifest.sha256(manifest)
-            result = self._module(arguments, task_vars)
+            result = self.module(arguments, task_vars)
             if result.get("needs_archive") and not result.get("failed"):
                 arguments["archive"] = self._send(tree, manifest)
-                result = self._module(arguments, task_vars)
+                result = self.module(arguments, task_vars)
         except (_manifest.Untrusted, OSError) as error:
             raise AnsibleActionFail(f"the release cannot be packed: {error} [mend the collection's {image}]") from error
         finally:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
+            self.forget()
         return result
 
-    def _module(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
-        return t.cast(
-            dict[str, t.Any],
-            self._execute_module(
-                module_name="confined.slots.release", module_args=arguments, task_vars=task_vars, wrap_async=False
-            ),
-        )
-
     def _send(self, tree: _archive.Tree, manifest: bytes) -> str:
-        if not self._connection._shell.tmpdir:
-            self._make_tmp_path()
-        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "release.tar.gz")
         with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
             _archive.pack(tree, manifest, t.cast(t.IO[bytes], file))
             file.flush()
-            self._transfer_file(file.name, remote)
-        self._fixup_perms2((self._connection._shell.tmpdir, remote))
-        return t.cast(str, remote)
+            return self.send(file.name, "release.tar.gz")

@@ -6,14 +6,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import secrets
 import stat
+import time
 import typing as t
+
+from ._manifest import Untrusted, open_trusted
 
 
 class UnsafePath(Exception):
     """A path that somebody other than root can redirect, so root keeps away from it."""
+
+
+class Busy(Exception):
+    """A lock that somebody else has held for too long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +37,6 @@ class Owned:
 
 
 ROOT_DIRECTORY = Owned(0, 0, 0o755)
-
-# Ubuntu has it root:syslog 0775; what stands below is checked in turn, so that group can hide logs, not redirect root.
-_GROUP_WRITABLE = ("/var/log",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +62,11 @@ def trusted_directory(path: str) -> t.Iterator[int]:
     Raises UnsafePath if a component is a link or can be written by others than root, FileNotFoundError if one is
     missing.
     """
-    descriptor = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        walked = ""
-        for name in [part for part in path.split("/") if part]:
-            walked += "/" + name
-            try:
-                step = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-            except NotADirectoryError:
-                raise UnsafePath(f"{walked} is a link or no directory; root does not go through it") from None
-            os.close(descriptor)
-            descriptor = step
-            _check_trusted(os.fstat(descriptor), walked)
+        descriptor = open_trusted(path)
+    except Untrusted as error:
+        raise UnsafePath(str(error)) from None
+    try:
         yield descriptor
     finally:
         os.close(descriptor)
@@ -183,6 +181,31 @@ def remove(path: str) -> None:
 
 
 @contextlib.contextmanager
+def exclusive(path: str, seconds: float) -> t.Iterator[None]:
+    """Hold the lock at path, made as root's alone; Busy after seconds. The kernel frees it when its holder dies."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with trusted_directory(os.path.dirname(path)) as parent:
+        descriptor = os.open(os.path.basename(path), flags, 0o600, dir_fd=parent)
+    try:
+        deadline = time.monotonic() + seconds
+        while not _locked(descriptor):
+            if time.monotonic() >= deadline:
+                raise Busy(path)
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
 def _way_to(path: str) -> t.Iterator[tuple[int, str]]:
     """Yield a descriptor (to walk on only) of the directory that holds path, and the last name; follows no link."""
     *way, last = [part for part in path.split("/") if part]
@@ -199,11 +222,3 @@ def _way_to(path: str) -> t.Iterator[tuple[int, str]]:
         yield descriptor, last
     finally:
         os.close(descriptor)
-
-
-def _check_trusted(found: os.stat_result, path: str) -> None:
-    tolerated = 0o002 if path in _GROUP_WRITABLE else 0o022
-    if found.st_uid != 0 or (found.st_mode & tolerated and not found.st_mode & stat.S_ISVTX):
-        raise UnsafePath(
-            f"{path} can be written by others than root (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})"
-        )

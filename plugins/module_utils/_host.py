@@ -23,6 +23,9 @@ class Account:
     gid: int
 
 
+UNKNOWN = Account(-1, -1)  # check mode predicts an account that is still to be made
+
+
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """An executable as it was when it was approved: digest is a sha256, or `distribution` for one that apt keeps."""

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import re
-import time
 import typing as t
 
 from . import _files, _layout
@@ -160,21 +159,13 @@ def exclusive(path: str = LOCK, patience: float = 600.0) -> t.Iterator[None]:
 
     It stands in /run, where only root can make files: in /run/lock anybody could take the name first.
     """
-    with _files.trusted_directory(os.path.dirname(path)) as parent:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(os.path.basename(path), flags, 0o600, dir_fd=parent)
     try:
-        deadline = time.monotonic() + patience
-        while not _locked(descriptor):
-            if time.monotonic() > deadline:
-                raise Invalid(
-                    f"another converge has held {path} for {patience:.0f} s"
-                    f" [wait for it to end, or see who: fuser -v {path}]"
-                )
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(descriptor)
+        with _files.exclusive(path, patience):
+            yield
+    except _files.Busy:
+        raise Invalid(
+            f"another converge has held {path} for {patience:.0f} s [wait for it to end, or see who: fuser -v {path}]"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -248,14 +239,6 @@ def gaps(taken: t.Iterable[Span], start: int, end: int) -> t.Iterator[Span]:
         start = max(start, after)
     if start < end:
         yield start, end
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _ids(entry: t.Mapping[str, t.Any]) -> Ids:

@@ -161,15 +161,19 @@ def open_trusted(directory: str) -> int:
             step = _open_directory(part, descriptor, walked)
             os.close(descriptor)
             descriptor = step
-            found = os.fstat(descriptor)
-            sticky = found.st_mode & _S_ISVTX and number < len(parts)
-            others = 0o002 if walked == "/var/log" else 0o022
-            if found.st_uid != 0 or (found.st_mode & others and not sticky):
-                raise Untrusted(_writable(walked, found))
+            check_directory(os.fstat(descriptor), walked, on_the_way=number < len(parts))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def check_directory(found: os.stat_result, path: str, *, on_the_way: bool) -> None:
+    """Raise Untrusted if others than root can change a directory, by the rule of `open_trusted`."""
+    sticky = found.st_mode & _S_ISVTX and on_the_way
+    others = 0o002 if path == "/var/log" else 0o022
+    if found.st_uid != 0 or (found.st_mode & others and not sticky):
+        raise Untrusted(_writable(path, found))
 
 
 def verify_release(directory: str, hot: frozenset[str] | None = None) -> dict[str, str]:

@@ -20,25 +20,17 @@ from ._accounts import Found as Accounts
 from ._accounts import parse_group, parse_passwd
 from ._declarations import Slot
 from ._files import Found, Owned, UnsafePath, ensure_directory, give, look, names, trusted_directory
+from ._host import UNKNOWN, Account
 from ._refusals import printable
+from ._sessions import RECORDS
 from ._steps import Step
 
-UNKNOWN = -1
 DOCKER_SOCKET = "/run/docker.sock"
-RECORDS = "sessions.jsonl"
 
 Kind = t.Literal["directory", "record", "input"]
 
 _DEEPEST = 8
 _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
-
-
-@dataclasses.dataclass(frozen=True)
-class Account:
-    """A slot's account by number; UNKNOWN while check mode predicts an account that is still to be made."""
-
-    uid: int
-    gid: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +89,7 @@ def wanted(slots: t.Sequence[Slot], accounts: t.Mapping[str, Account]) -> tuple[
     """Return the tree of a host with these slots, parents first; a slot without an account gets UNKNOWN ids."""
     nodes = list(_SHARED)
     for slot in slots:
-        nodes += _of_slot(slot, accounts.get(slot.name, Account(UNKNOWN, UNKNOWN)))
+        nodes += _of_slot(slot, accounts.get(slot.name, UNKNOWN))
     return tuple(nodes)
 
 
@@ -155,7 +147,7 @@ def unsafe(what: str, *, mended: bool = False) -> Problem:
 
 def as_text(owned: Owned) -> str:
     """Return `uid:gid mode`, with ? for ids that are not given out yet."""
-    uid, gid = ("?" if number == UNKNOWN else str(number) for number in (owned.uid, owned.gid))
+    uid, gid = ("?" if number == UNKNOWN.uid else str(number) for number in (owned.uid, owned.gid))
     return f"{uid}:{gid} {owned.mode:04o}"
 
 

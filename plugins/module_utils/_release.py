@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import subprocess
-import time
 import typing as t
 
 from . import _archive, _files, _layout, _manifest
@@ -335,22 +333,24 @@ def incoming(directory: str) -> t.Iterator[str]:
 def lock(root: str = _layout.OPT, seconds: float = LOCK_SECONDS) -> t.Iterator[None]:
     """Keep other converges and rollbacks out; ReleaseError if one stays at work for longer than seconds."""
     # a file that only root can open: a lock on the directory itself could be held by every account of the host
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with _files.trusted_directory(root) as parent:
-        descriptor = os.open(LOCK, flags, 0o600, dir_fd=parent)
     try:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise ReleaseError(f"another converge or rollback holds {root} [wait for it to end]") from None
-                time.sleep(0.1)
+        with _files.exclusive(f"{root}/{LOCK}", seconds):
+            yield
+    except _files.Busy:
+        raise ReleaseError(f"another converge or rollback holds {root} [wait for it to end]") from None
+
+
+@contextlib.contextmanager
+def kept(directory: str, *, predict: bool) -> t.Iterator[None]:
+    """Hold the lock over a directory of ours that is made first; a check run before the first converge has neither."""
+    if not predict:
+        for each in (_layout.OPT, directory):
+            _files.ensure_directory(each)
+    if os.path.isdir(_layout.OPT):
+        with lock():
+            yield
+    else:
         yield
-    finally:
-        os.close(descriptor)
 
 
 def busy_releases(names: t.Iterable[str], root: str = _layout.OPT) -> set[str]:

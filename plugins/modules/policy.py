@@ -13,7 +13,9 @@ version_added: 0.1.0
 description:
   - Resolves what each declared slot may see and use on this host, and writes it root-owned for the launcher to obey.
   - Every mount is data with a source, a target, a mode and a reason; one without a reason does not compile.
-  - A slot whose policy cannot be compiled fails the task and keeps the plan it had; nothing is written then.
+  - A slot whose policy cannot be compiled fails the task; nothing is written then, and every plan stays as it was.
+  - Where others than root could redirect the way to a slot's files the task fails too, with the path, once the other
+    slots are converged.
   - Slots that are on the host and not in the list are left as they are;
     the playbook C(confined.slots.remove_slot) removes one.
 options:
@@ -74,12 +76,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import _layout
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 from ..module_utils._files import Owned, UnsafePath, ensure_directory, owned, read, write
-from ..module_utils._host import Account, survey
+from ..module_utils._host import UNKNOWN, Account, survey
 from ..module_utils._policy import RESOLVER, SYSTEM_FILES, Policy, compile_policy
 from ..module_utils._providers import on_host
 from ..module_utils._steps import Step, as_result
 
-UNKNOWN = Account(-1, -1)
+File = tuple[str, bytes, Owned]
 
 
 def compile_all(slots: t.Sequence[Slot], profiles: list[dict[str, t.Any]], *, predict: bool) -> list[Policy]:
@@ -98,7 +100,7 @@ def account_of(slot: Slot) -> Account:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
-def files_of(policy: Policy) -> list[tuple[str, bytes, Owned]]:
+def files_of(policy: Policy) -> list[File]:
     """Return path, content and owner of each file of the policy; the plan comes last, since it is what counts."""
     name = policy.slot.name
     readable = Owned(0, policy.account.gid, 0o640)
@@ -109,15 +111,35 @@ def files_of(policy: Policy) -> list[tuple[str, bytes, Owned]]:
     ]
 
 
-def plan(policies: t.Sequence[Policy]) -> t.Iterator[tuple[Step, tuple[str, bytes, Owned]]]:
-    """Yield each file that is not as it has to be."""
+def plan(policies: t.Sequence[Policy]) -> tuple[list[tuple[Step, File]], list[str]]:
+    """Return each file that is not as it has to be, and where somebody else could redirect root."""
+    changes: list[tuple[Step, File]] = []
+    unsafe: list[str] = []
     for policy in policies:
-        for path, content, wanted in files_of(policy):
-            found = read(path)
-            if found != content:
-                yield Step(path, "compile", as_text(path, found), as_text(path, content)), (path, content, wanted)
-            elif owned(path) != wanted:
-                yield Step(path, "give", str(owned(path)), str(wanted)), (path, content, wanted)
+        try:
+            for path, content, wanted in files_of(policy):
+                found = read(path)
+                if found != content:
+                    step = Step(path, "compile", as_text(path, found), as_text(path, content))
+                    changes.append((step, (path, content, wanted)))
+                elif owned(path) != wanted:
+                    changes.append((Step(path, "give", str(owned(path)), str(wanted)), (path, content, wanted)))
+        except UnsafePath as error:
+            unsafe.append(str(error))
+    return changes, unsafe
+
+
+def apply(changes: t.Sequence[tuple[Step, File]]) -> list[str]:
+    """Write the files; return where somebody else could redirect root, which keeps no other slot from its policy."""
+    unsafe = []
+    for _step, (path, content, wanted) in changes:
+        try:
+            if path.startswith(_layout.SLOTS_D):
+                ensure_directory(path.rpartition("/")[0], Owned(0, wanted.gid, 0o750))
+            write(path, content, wanted)
+        except UnsafePath as error:
+            unsafe.append(str(error))
+    return unsafe
 
 
 def as_text(path: str, content: bytes | None) -> str | None:
@@ -138,17 +160,15 @@ def main() -> None:
     )
     try:
         policies = compile_all(parse(module.params["slots"]), module.params["profiles"], predict=module.check_mode)
-        changes = list(plan(policies))
         if not module.check_mode:
             missing = [policy.slot.name for policy in policies if policy.account == UNKNOWN]
             if missing:
                 module.fail_json(
                     msg=f"no account yet for {', '.join(missing)} [run the role confined.slots.accounts first]"
                 )
-            for _unused, (path, content, wanted) in changes:
-                if path.startswith(_layout.SLOTS_D):
-                    ensure_directory(path.rpartition("/")[0], Owned(0, wanted.gid, 0o750))
-                write(path, content, wanted)
+        changes, unsafe = plan(policies)
+        if not module.check_mode:
+            unsafe += apply(changes)
             if any(path.startswith(_layout.UNITS) for _step, (path, _content, _owned) in changes):
                 module.run_command(["systemctl", "daemon-reload"], check_rc=True)
     except (Invalid, UnsafePath) as error:
@@ -156,6 +176,8 @@ def main() -> None:
     except OSError as error:
         cure = "mend it and converge again; the old plans are in force"
         module.fail_json(msg=f"{error.filename or _layout.ETC}: {error.strerror} [{cure}]")
+    if unsafe:
+        module.fail_json(msg=f"{'; '.join(unsafe)} [give them to root; the other slots were converged]")
     fingerprints = {policy.slot.name: policy.fingerprint() for policy in policies}
     module.exit_json(fingerprints=fingerprints, **as_result([step for step, _unused in changes]))
 

@@ -125,7 +125,6 @@ steps:
       type: str
 """
 
-import os
 import platform
 import typing as t
 
@@ -213,13 +212,7 @@ def main() -> None:
     if not 1 <= keep <= 100:
         module.fail_json(f"keep is {keep}; it can be 1 to 100 [plans of slots name the version before until compiled]")
     try:
-        if not module.check_mode:
-            for directory in (_layout.OPT, _layout.PROVIDERS):
-                _files.ensure_directory(directory)
-        if os.path.isdir(_layout.OPT):
-            with _release.lock():
-                result = keep_providers(module)
-        else:
+        with _release.kept(_layout.PROVIDERS, predict=module.check_mode):
             result = keep_providers(module)
     except (Invalid, _providers.ProviderError, _release.ReleaseError) as error:
         module.fail_json(str(error))

@@ -230,13 +230,7 @@ def main() -> None:
     if state == "present" and not (module.params["source"] and module.params["version"]):
         module.fail_json("source is missing; its action plugin fills it in [call confined.slots.release]")
     try:
-        if not module.check_mode:
-            for directory in (_layout.OPT, _layout.RELEASES):
-                _files.ensure_directory(directory)
-        if os.path.isdir(_layout.OPT):
-            with _release.lock():
-                result = roll_back(module) if state == "rolled_back" else keep_release(module)
-        else:
+        with _release.kept(_layout.RELEASES, predict=module.check_mode):
             result = roll_back(module) if state == "rolled_back" else keep_release(module)
     except _release.ReleaseError as error:
         module.fail_json(str(error))

@@ -176,14 +176,14 @@ def unit() -> list[Step]:
     return [Step("unit tests", pytest, needs=(VENV,), junit=junit)]
 
 
-GET_PIP = '''\
+GET_PIP = """\
 # ansible-test wants get-pip.py from a server of its own; the pip that Python brings along does the same.
 import ensurepip, os, subprocess, sys
 ensurepip.bootstrap()
 os.environ.pop("PIP_CONFIG_FILE", None)  # ensurepip hides all configuration, the mirror's address among it
 arguments = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
 sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *arguments]))
-'''
+"""
 
 
 def sanity_home() -> pathlib.Path:

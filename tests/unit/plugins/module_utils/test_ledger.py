@@ -10,7 +10,7 @@ import pathlib
 import time
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _files, _ledger
+from ansible_collections.confined.slots.plugins.module_utils import _ledger, _manifest
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid
 from ansible_collections.confined.slots.plugins.module_utils._ledger import Entry, Ids, Ledger, Pool
 from hypothesis import given
@@ -149,7 +149,7 @@ def test_a_pool_that_no_host_can_give_is_refused(numbers: tuple[int, int, int, i
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the lock stand in a temporary directory."""
-    monkeypatch.setattr(_files, "_check_trusted", lambda _found, _path: None)
+    monkeypatch.setattr(_manifest, "check_directory", lambda _found, _path, on_the_way: None)
 
 
 def hold(path: str, held: multiprocessing.synchronize.Event) -> None:

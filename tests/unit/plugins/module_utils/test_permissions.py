@@ -11,7 +11,7 @@ import struct
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _files, _layout, _permissions
+from ansible_collections.confined.slots.plugins.module_utils import _layout, _manifest, _permissions
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Slot
 from ansible_collections.confined.slots.plugins.module_utils._files import Found, Owned, UnsafePath
 from ansible_collections.confined.slots.plugins.module_utils._permissions import Account, Change, Contents, Node
@@ -276,7 +276,7 @@ def test_a_tree_too_deep_is_a_problem_and_no_recursion(root_side: pathlib.Path) 
 
 def test_the_log_directory_of_the_system_may_belong_to_a_group() -> None:
     shared = os.stat_result((0o040775, 1, 1, 2, 0, 104, 0, 0, 0, 0))
-    _files._check_trusted(shared, "/var/log")
+    _manifest.check_directory(shared, "/var/log", on_the_way=True)
     for path in ("/var/lib", "/var/log/confined-slots"):
-        with pytest.raises(UnsafePath):
-            _files._check_trusted(shared, path)
+        with pytest.raises(_manifest.Untrusted):
+            _manifest.check_directory(shared, path, on_the_way=True)
