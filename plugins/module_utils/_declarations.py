@@ -8,7 +8,7 @@ import dataclasses
 import re
 import typing as t
 
-MODES = ("isolated",)
+MODES = ("compatibility", "isolated", "verified")
 NETWORKS = ("none", "host")
 
 _SLOT_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}\Z")
@@ -17,6 +17,9 @@ _WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _SIZE = re.compile(r"([1-9][0-9]{0,8})([KMGT])\Z")
 _PERCENT = re.compile(r"[1-9][0-9]{0,5}%\Z")
+_CAPABILITY = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _SPAN = re.compile(r"[1-9][0-9]{0,5}(s|min|h|d)\Z")
 
 
@@ -54,14 +57,42 @@ class Credential:
 
 
 @dataclasses.dataclass(frozen=True)
+class Approval:
+    """Who approved which policy, and when; on is a day as YYYY-MM-DD."""
+
+    by: str
+    on: str
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Restriction:
+    """What a workspace has less than its slot; every field can only take away."""
+
+    read_only: bool = False
+    offline: bool = False
+    without_credential: bool = False
+    without_capabilities: tuple[str, ...] = ()
+    without_binds: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Slot:
-    """One slot as declared."""
+    """One slot as declared; mode is None where the host's default (or the mode that it has) is meant.
+
+    capabilities is None where the provider's own are meant; restrictions has the workspaces that are narrower.
+    """
 
     name: str
     enabled: bool = True
     provider: str = "shell"
-    mode: str = "isolated"
+    mode: str | None = None
+    profile_version: int | None = None
+    capabilities: tuple[str, ...] | None = None
+    approval: Approval | None = None
     workspaces: tuple[str, ...] = ("main",)
+    restrictions: t.Mapping[str, Restriction] = dataclasses.field(default_factory=dict, hash=False)
+    masks: tuple[str, ...] = ()
     network: str = "none"
     docker: bool = False
     resources: Resources = Resources()
@@ -80,8 +111,19 @@ def slots_argument() -> dict[str, t.Any]:
             "name": {"type": "str", "required": True},
             "enabled": {"type": "bool", "default": True},
             "provider": {"type": "str", "default": "shell"},
-            "mode": {"type": "str", "default": "isolated", "choices": list(MODES)},
-            "workspaces": {"type": "list", "elements": "str", "default": ["main"]},
+            "mode": {"type": "str", "choices": list(MODES)},
+            "profile_version": {"type": "int"},
+            "capabilities": {"type": "list", "elements": "str"},
+            "approval": {
+                "type": "dict",
+                "options": {
+                    "by": {"type": "str", "required": True},
+                    "on": {"type": "str", "required": True},
+                    "fingerprint": {"type": "str", "required": True},
+                },
+            },
+            "workspaces": {"type": "list", "elements": "raw", "default": ["main"]},
+            "masks": {"type": "list", "elements": "path", "default": []},
             "network": {"type": "str", "default": "none", "choices": ["none", "host", "private"]},
             "docker": {"type": "bool", "default": False},
             "resources": {
@@ -146,9 +188,9 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -"
     )
     where = f"slot '{name}'"
-    mode = entry.get("mode") or "isolated"
-    if mode not in MODES:
-        raise Invalid(f"{where}: mode is '{mode}'; it can be {' or '.join(MODES)} in this release")
+    mode = entry.get("mode")
+    if mode is not None:
+        check_mode_name(mode, f"{where}: mode")
     network = entry.get("network") or "none"
     if network not in NETWORKS:
         raise Invalid(
@@ -157,6 +199,13 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         )
     if entry.get("docker"):
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
+    named = [
+        _a(dict, each, f"{where}: workspaces[{index}]") if isinstance(each, dict) else {"name": each}
+        for index, each in enumerate(
+            _a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces")
+        )
+    ]
+    workspaces = _workspaces([each.get("name") for each in named], where)
     return Slot(
         name=name,
         enabled=_a(bool, True if entry.get("enabled") is None else entry["enabled"], f"{where}: enabled"),
@@ -164,9 +213,18 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
             entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"
         ),
         mode=mode,
-        workspaces=_workspaces(
-            _a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces"),
-            where,
+        profile_version=_number(entry.get("profile_version"), f"{where}: profile_version"),
+        capabilities=None
+        if entry.get("capabilities") is None
+        else _words(entry["capabilities"], _CAPABILITY, f"{where}: capabilities"),
+        approval=_approval(entry.get("approval"), where),
+        workspaces=workspaces,
+        restrictions={
+            each["name"]: _restriction(each, f"{where}: workspace '{each['name']}'") for each in named if len(each) > 1
+        },
+        masks=tuple(
+            absolute(path, f"{where}: masks[{index}]")
+            for index, path in enumerate(_a(list, entry.get("masks") or [], f"{where}: masks"))
         ),
         network=network,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
@@ -204,6 +262,63 @@ def _workspaces(names: t.Sequence[t.Any], where: str) -> tuple[str, ...]:
     if len(set(workspaces)) < len(workspaces):
         raise Invalid(f"{where}: workspaces names one twice: {', '.join(sorted(workspaces))} [name each once]")
     return workspaces
+
+
+def _restriction(entry: t.Mapping[str, t.Any], where: str) -> Restriction:
+    known = ("name", "read_only", "network", "credential", "without_capabilities", "without_binds")
+    unknown = sorted(map(str, set(entry) - set(known)))
+    if unknown:
+        raise Invalid(f"{where} has {unknown[0]!r:.80}; it can have {', '.join(known)} [a workspace can only take away]")
+    if entry.get("network", "none") != "none":
+        raise Invalid(f"{where}: network is {entry['network']!r:.80}; a workspace can only take it away: none")
+    if _a(bool, entry.get("credential", False), f"{where}: credential"):
+        raise Invalid(f"{where}: credential is true; a workspace can only take it away: false [leave it out]")
+    binds = _a(list, entry.get("without_binds") or [], f"{where}: without_binds")
+    return Restriction(
+        read_only=_a(bool, entry.get("read_only", False), f"{where}: read_only"),
+        offline="network" in entry,
+        without_credential="credential" in entry,
+        without_capabilities=_words(
+            entry.get("without_capabilities") or [], _CAPABILITY, f"{where}: without_capabilities"
+        ),
+        without_binds=tuple(absolute(path, f"{where}: without_binds[{at}]") for at, path in enumerate(binds)),
+    )
+
+
+def check_mode_name(mode: t.Any, where: str) -> str:
+    """Return the mode once sure that it is one."""
+    if mode not in MODES:
+        raise Invalid(f"{where} is {mode!r:.80}; it can be {', '.join(MODES)}")
+    return str(mode)
+
+
+def _words(value: t.Any, pattern: re.Pattern[str], where: str) -> tuple[str, ...]:
+    words = tuple(
+        _matching(word, pattern, f"{where}[{index}]", "a-z, 0-9 and _, a letter first")
+        for index, word in enumerate(_a(list, value, where))
+    )
+    if len(set(words)) < len(words):
+        raise Invalid(f"{where} names one twice: {', '.join(sorted(words))} [name each once]")
+    return words
+
+
+def _number(value: t.Any, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise Invalid(f"{where} is {value!r:.80}; it must be a whole number from 1")
+    return value
+
+
+def _approval(entry: t.Any, where: str) -> Approval | None:
+    if not entry:
+        return None
+    entry, where = _a(dict, entry, f"{where}: approval"), f"{where}: approval"
+    by, on = entry.get("by"), str(entry.get("on"))
+    if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > 128:
+        raise Invalid(f"{where}.by is {by!r:.80}; it must name the person who approved")
+    fingerprint = _matching(
+        entry.get("fingerprint"), _FINGERPRINT, f"{where}.fingerprint", "sha256: and 64 digits and letters a-f"
+    )
+    return Approval(by.strip(), _matching(on, _DAY, f"{where}.on", "a day such as 2026-11-29"), fingerprint)
 
 
 def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:

@@ -43,6 +43,11 @@ def private_home(slot: str, provider: str) -> str:
     return f"{SLOTS}/{slot}/homes/{provider}"
 
 
+def approved_state(slot: str, provider: str, path: str) -> str:
+    """Return a directory of the provider's state in verified mode; what is above it is root's."""
+    return f"{SLOTS}/{slot}/states/{provider}/{path}"
+
+
 def workspace(slot: str, name: str) -> str:
     """Return a workspace's directory, the same on the host and inside."""
     return f"{SLOTS}/{slot}/workspaces/{name}"
@@ -53,9 +58,14 @@ def policy(slot: str) -> str:
     return f"{SLOTS_D}/{slot}"
 
 
-def plan(slot: str) -> str:
-    """Return the launch plan, the one file that the launcher obeys."""
-    return f"{SLOTS_D}/{slot}/plan"
+def plan(slot: str, workspace: str = "") -> str:
+    """Return the launch plan, the one file that the launcher obeys; a workspace that is narrower has its own."""
+    return f"{SLOTS_D}/{slot}/plan{'-' if workspace else ''}{workspace}"
+
+
+def approval(slot: str) -> str:
+    """Return the approval of the slot's policy, for verified mode."""
+    return f"{SLOTS_D}/{slot}/approval"
 
 
 def credential(slot: str, provider: str) -> str:

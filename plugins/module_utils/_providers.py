@@ -322,14 +322,11 @@ def _provider(profile: _profiles.Profile, version: str, directory: str, identiti
     prefix = f"{directory}/" if directory else ""
     words = (profile.interpreter, profile.executable) if profile.interpreter else (profile.executable,)
     return Provider(
-        name=profile.name,
+        profile=profile,
         version=version,
-        profile_version=profile.profile_version,
         command=(*(f"{prefix}{word}" for word in words), *profile.arguments),
         identities=identities,
         trees=((directory, profile.reasons["tree"]),) if directory else (),
-        environment=profile.environment,
-        passed=profile.passed,
         path=tuple(f"{prefix}{path}" for path in profile.path),
     )
 
