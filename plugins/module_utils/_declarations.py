@@ -229,7 +229,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         network=network,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
-            _bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
+            extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
             for index, bind in enumerate(_a(list, entry.get("binds") or [], f"{where}: binds"))
         ),
         credential=_credential(entry.get("credential"), where),
@@ -341,7 +341,8 @@ def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     return Resources(**checked)
 
 
-def _bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
+def extra_bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
+    """Return a declared bind; Invalid names the value that cannot be."""
     source = absolute(entry.get("source"), f"{where}.source")
     target = source if entry.get("target") is None else absolute(entry["target"], f"{where}.target")
     mode = entry.get("mode") or "ro"

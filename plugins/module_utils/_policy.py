@@ -135,7 +135,7 @@ def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host)
         "SHELL": SHELL,
         "TMPDIR": "/tmp",
         "USER": account_name,
-        **dict(provider.environment),
+        **{name: value.replace("{home}", home) for name, value in provider.environment},
     }
     flags = FLAGS if slot.network == "host" else (*FLAGS, NO_NETWORK)
     return Policy(

@@ -27,7 +27,7 @@ from ._steps import Step
 
 UNKNOWN = "unknown"
 CURE = "run the role confined.slots.providers with it"
-SOURCES = ("builtin", "npm", "archive")
+SOURCES = {"builtin": ("builtin",), "npm": ("npm", "archive"), "archive": ("archive",)}
 
 _INCOMING = ".incoming-"
 
@@ -334,9 +334,11 @@ def _provider(profile: _profiles.Profile, version: str, directory: str, identiti
 def _complete(entry: t.Mapping[str, t.Any], profile: _profiles.Profile, where: str) -> dict[str, t.Any]:
     source = entry.get("source") or profile.kind
     archive, digest = entry.get("archive"), entry.get("sha256")
-    if source not in SOURCES or (source == "builtin") is not (profile.kind == "builtin"):
-        can = "builtin" if profile.kind == "builtin" else "npm or archive"
+    if source not in SOURCES[profile.kind]:
+        can = " or ".join(SOURCES[profile.kind])
         raise Invalid(f"{where}: source is {source!r:.80}; for {profile.name} it can be {can}")
+    if profile.kind == "archive" and not archive:
+        raise Invalid(f"{where}: archive is {archive!r}; no registry has {profile.name} [give an archive of it]")
     if bool(archive) is not (source == "archive"):
         raise Invalid(f"{where}: source is {source} and archive is {archive!r:.120}; they must go together [mend one]")
     for key in ("sha256", "tree"):

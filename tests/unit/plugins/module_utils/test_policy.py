@@ -211,6 +211,13 @@ def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(
         assert not others.intersection(options)
 
 
+def test_a_providers_variable_can_name_the_home() -> None:
+    provider = dataclasses.replace(SHELL, environment=(("TOOL_HOME", "{home}/.tool"),))
+    (slot,) = parse([{"name": "coder"}])
+    environment = dict(_policy.compile_policy(slot, ACCOUNT, provider, HOST).environment)
+    assert environment["TOOL_HOME"] == environment["HOME"] + "/.tool"
+
+
 def test_only_approved_names_pass_from_the_callers_environment() -> None:
     """ES-08: the filter names what passes, so that an unheard-of variable does not."""
     caller = {
