@@ -12,9 +12,9 @@ import _signal
 import os
 import sys
 
-from ._layout import run_directory
+from ._layout import approval, run_directory
 from ._manifest import Untrusted, open_listed, read_checked, sha256_of, verify_release
-from ._plan import BadPlan, Record, load, value, values
+from ._plan import APPROVAL, BadPlan, Record, load, value, values
 from ._refusals import Refusal
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ IS_FORMAT = 0o170000
 # it at once, whatever the CLI does about them: so bwrap ignores them, and env(1) undoes that for the CLI.
 FOR_THE_CLI = ("HUP", "INT", "QUIT", "TERM", "TSTP")
 ENV = "/usr/bin/env"
+CREDENTIAL_DESCRIPTOR = 9  # the one that Claude Code takes an API key from
 
 
 def launch(
@@ -41,6 +42,7 @@ def launch(
 
     recorded is the fingerprint of the policy that the session's record names, "" if there is none to compare.
     """
+    close_all_but(set())
     digests = verify_release(release, HOT)
     records = read_plan(plan_path)
     slot = value(records, "slot")
@@ -48,6 +50,7 @@ def launch(
     try:
         check_recorded(records, recorded)
         check_enabled(records)
+        check_approved(records)
         check_account(records)
         check_standard_streams()
         path = workspace_path(records, workspace)
@@ -55,7 +58,7 @@ def launch(
         check_identity(records)
         words = [word for (word,) in values(records, "command")] + opened.arguments
         keep = [opened.status]
-        options = bwrap_options(records, path, session, environ)
+        options = [*bwrap_options(records, path, session, environ), *credential_options(records, environ, keep)]
         options += [
             "--json-status-fd",
             str(opened.status),
@@ -130,6 +133,24 @@ def check_enabled(records: list[Record]) -> None:
         )
 
 
+def check_approved(records: list[Record]) -> None:
+    """Refuse a policy that needs an approval and has none, or one of another policy."""
+    for (wanted,) in values(records, "approved"):
+        slot = value(records, "slot")
+        path, cure = approval(slot), f"see what changed with 'slotctl status {slot}', then 'slotctl approve {slot}'"
+        try:
+            found = load(read_checked(path), APPROVAL)
+        except FileNotFoundError:
+            raise Refusal("approval-missing", f"nobody has approved the policy of slot {slot}", cure) from None
+        except (Untrusted, BadPlan) as error:
+            raise Refusal("approval-missing", f"{path} is no approval: {error}", cure) from None
+        except OSError as error:
+            raise Refusal("approval-missing", f"{path}: {error.strerror}", cure) from None
+        if (value(found, "slot"), value(found, "fingerprint")) != (slot, wanted):
+            what = f"slot {value(found, 'slot')}: {value(found, 'by')} approved {value(found, 'fingerprint')}"
+            raise Refusal("approval-missing", f"{what}, not {wanted}", cure)
+
+
 def check_account(records: list[Record]) -> None:
     """Refuse to run as anybody but the slot's account with no other group.
 
@@ -201,10 +222,17 @@ def check_mounts(records: list[Record], workspace: str) -> None:
                     "policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure
                 )
             parent = os.path.dirname(parent)
-    for source in (workspace, value(records, "home")):
+    for source in [workspace, *(path for (path,) in values(records, "own"))]:
         found = os.lstat(source)
         if found.st_mode & IS_FORMAT != IS_DIRECTORY or found.st_uid != int(uid):
             raise Refusal("policy-invalid", f"{source} is no directory of the slot's own", cure)
+    for inode, path in [*values(records, "hold"), *(mask[1:] for mask in values(records, "mask") if mask[1])]:
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            raise Refusal("policy-invalid", f"{path}, which is masked: {error.strerror}", cure) from None
+        if inode != f"{found.st_dev}:{found.st_ino}":
+            raise Refusal("policy-invalid", f"{path}, which is masked, is not what it was when it was compiled", cure)
 
 
 def check_identity(records: list[Record]) -> None:
@@ -243,7 +271,13 @@ def bwrap_options(records: list[Record], workspace: str, session: str, environ: 
         elif keyword == "bind":
             options += ["--bind" if words[0] == "rw" else "--ro-bind", words[1], words[2]]
         elif keyword == "bind-workspace":
-            options += ["--bind", workspace, workspace]
+            options += ["--bind" if words[0] == "rw" else "--ro-bind", workspace, workspace]
+        elif keyword == "hold":
+            options += ["--bind", words[1], words[1]]
+        elif keyword == "mask" and words[0] == "directory":
+            options += ["--perms", "0555", "--size", "4096", "--tmpfs", words[2]]
+        elif keyword == "mask":
+            options += ["--ro-bind", "/dev/null", words[2]]
         elif keyword == "run":
             options += ["--perms", "0700", "--size", words[0], "--tmpfs", run]
         elif keyword == "tmpfs":
@@ -254,9 +288,18 @@ def bwrap_options(records: list[Record], workspace: str, session: str, environ: 
             options += ["--setenv", *words]
         elif keyword == "pass" and words[0] in environ:
             options += ["--setenv", words[0], environ[words[0]]]
-        elif keyword == "credential":
-            options += ["--setenv", words[0], _credential(value(records, "slot"), words[0], environ)]
     options += ["--setenv", "XDG_RUNTIME_DIR", run, "--setenv", "CONFINED_SESSION", session]
+    return options
+
+
+def credential_options(records: list[Record], environ: t.Mapping[str, str], keep: list[int]) -> list[str]:
+    """Return the options that give the CLI its credential: in its environment, or better by a pipe that it reads."""
+    options = []
+    for name, variable in values(records, "credential"):
+        secret = _credential(value(records, "slot"), name, environ)
+        if variable:
+            name, secret = variable, str(_keep(keep, _pipe(secret.encode())))
+        options += ["--setenv", name, secret]
     return options
 
 
@@ -328,7 +371,27 @@ def _credential(slot: str, name: str, environ: t.Mapping[str, str]) -> str:
             f"{name} is not set or empty",
             f"declare the credential of slot {slot} in the inventory and converge",
         )
+    for offset, character in enumerate(environ[name]):
+        if not "!" <= character <= "~":
+            raise Refusal(
+                "credential-malformed",
+                f"{name} has a character at offset {offset} that is no printable ASCII",
+                "paste it again, on one line, and converge",
+            )
     return environ[name]
+
+
+def _pipe(data: bytes) -> int:
+    """Return where data can be read once; it stays in the kernel until then, at most 64 KiB."""
+    # a pipe, not a file in memory: what was read once is gone, though the CLI keeps the descriptor open
+    read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.write(write_end, data) != len(data):
+            raise Refusal("credential-malformed", "the credential is longer than 64 KiB", "declare another")
+    finally:
+        os.close(write_end)
+    os.set_blocking(read_end, True)
+    return os.dup2(read_end, CREDENTIAL_DESCRIPTOR)
 
 
 def _memory(data: bytes) -> int:

@@ -12,14 +12,16 @@ import dataclasses
 import json
 import typing as t
 
-from . import _layout
-from ._declarations import Invalid, Slot, size_in_bytes
-from ._host import Account, Host, Provider, Source
+from . import _compatibility, _layout, _strict
+from ._capabilities import Capability, chosen, merge, refuse_variables
+from ._declarations import Invalid, Slot
+from ._host import Account, Host, Provider
 from ._manifest import sha256
+from ._mounts import Mount, as_record, check_targets
+from ._narrowing import narrowed
 from ._plan import Record, dump
 
 PASSED = ("TERM", "COLORTERM")
-SHELL = "/bin/bash"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 FLAGS = (
@@ -32,17 +34,24 @@ FLAGS = (
 )
 NO_NETWORK = ("--unshare-net", "network is none: no route, no host loopback, no abstract sockets")
 
+
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What one slot may see and use: immutable, fingerprinted."""
+    """What one slot (or one workspace of it) may see and use: immutable, fingerprinted.
+
+    approved is the fingerprint that an approval must name, that of the slot's own policy; "" where none is needed.
+    """
 
     slot: Slot
     account: Account
     provider: Provider
+    capabilities: tuple[Capability, ...]
     flags: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
     passed: tuple[str, ...]
+    workspace: str = ""
+    approved: str = ""
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return the policy as people and slotctl read it: no secret, no stamp of a file."""
@@ -51,18 +60,26 @@ class Policy:
             "slot": slot.name,
             "enabled": slot.enabled,
             "mode": slot.mode,
+            **({"note": _compatibility.NOTE} if slot.mode == "compatibility" else {}),
             "account": {"name": _layout.account(slot.name), "uid": self.account.uid, "gid": self.account.gid},
             "provider": {
                 "name": self.provider.name,
                 "version": self.provider.version,
-                "profile_version": self.provider.profile_version,
+                "profile_version": self.provider.profile.profile_version,
+                "certification": self.provider.profile.certification.status,
                 "command": list(self.provider.command),
                 "identity": [{"path": each.path, "digest": each.digest} for each in self.provider.identities],
+                **{key: list(words) for key, words in self._command_lines().items() if words},
             },
+            "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
             "workspaces": {name: _layout.workspace(slot.name, name) for name in slot.workspaces},
+            "restrictions": {name: dataclasses.asdict(rule) for name, rule in sorted(slot.restrictions.items())},
             "isolation": [{"flag": flag, "reason": reason} for flag, reason in self.flags],
-            "mounts": [{key: item for key, item in dataclasses.asdict(mount).items() if item} for mount in self.mounts],
+            "mounts": [
+                {key: item for key, item in dataclasses.asdict(mount).items() if item and key != "stamp"}
+                for mount in self.mounts
+            ],
             "environment": {
                 "set": dict(self.environment),
                 "pass": list(self.passed),
@@ -87,20 +104,39 @@ class Policy:
             ("enabled", "yes" if slot.enabled else "no"),
             ("fingerprint", self.fingerprint()),
             ("ids", str(self.account.uid), str(self.account.gid)),
-            ("home", _layout.private_home(slot.name, slot.provider)),
-            *(("workspace", name, _layout.workspace(slot.name, name)) for name in slot.workspaces),
+            *(("own", mount.source) for mount in self.mounts if mount.kind == "bind" and _is_own(slot, mount.source)),
+            *(("workspace", name, _layout.workspace(slot.name, name)) for name in self._unrestricted()),
             *(("command", word) for word in self.provider.command),
             *(("identity", each.path, each.digest, each.stamp) for each in self.provider.identities),
             *(("flag", flag) for flag, _unused in self.flags),
             ("hostname", slot.name),
-            *(_record(mount) for mount in self.mounts),
+            *(as_record(mount) for mount in self.mounts),
             *(("set", name, text) for name, text in self.environment),
             *(("pass", name) for name in self.passed),
         ]
         if slot.credential:
-            records.append(("credential", slot.credential.name))
+            by = {known.name: known.variable or "" for known in self.provider.profile.credentials}
+            records.append(("credential", slot.credential.name, by.get(slot.credential.name, "")))
+        if self.approved:
+            records.append(("approved", self.approved))
         records.append(("policy", self.as_text()))
         return dump(records)
+
+    def _unrestricted(self) -> tuple[str, ...]:
+        """Return the workspaces of this plan; those that are narrower have their own."""
+        if self.workspace:
+            return (self.workspace,)
+        return tuple(name for name in self.slot.workspaces if name not in self.slot.restrictions)
+
+    def _command_lines(self) -> dict[str, tuple[str, ...]]:
+        profile = self.provider.profile
+        return {
+            "headless": profile.headless,
+            "resume": profile.resume,
+            "resume_headless": profile.resume_headless,
+            "login": profile.login,
+            "transcript": (profile.transcript,) if profile.transcript else (),
+        }
 
     def slice_text(self) -> str:
         """Return the unit file of the slot's slice, in which its limits are in force."""
@@ -120,11 +156,40 @@ class Policy:
         )
 
 
-def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host) -> Policy:
-    """Return the effective policy of a slot on this host; Invalid names what cannot be."""
-    mounts = (*_system(slot, host), *_own(slot, account, provider), *_extra(slot, host), *_seals())
-    _check_targets(slot.name, mounts)
-    home = _layout.private_home(slot.name, slot.provider)
+def compile_all(
+    slot: Slot, account: Account, provider: Provider, host: Host, site: t.Mapping[str, Capability]
+) -> list[Policy]:
+    """Return the policy of a slot, and after it one for each workspace that is narrower; Invalid names what cannot be."""
+    own = merge(site, provider.profile)
+    if slot.capabilities is None:
+        slot = dataclasses.replace(slot, capabilities=tuple(each.key for each in provider.profile.capabilities))
+    base = compile_policy(slot, account, provider, host, own)
+    needed = base.fingerprint() if slot.mode == "verified" else ""
+    policies = [dataclasses.replace(base, approved=needed)]
+    for workspace in slot.restrictions:
+        narrow = compile_policy(narrowed(slot, workspace), account, provider, host, own)
+        policies.append(dataclasses.replace(narrow, workspace=workspace, approved=needed))
+    return policies
+
+
+def compile_policy(
+    slot: Slot, account: Account, provider: Provider, host: Host, known: t.Mapping[str, Capability]
+) -> Policy:
+    """Return the effective policy of a slot on this host, which has a mode by now; Invalid names what cannot be."""
+    profile, where = provider.profile, f"slot '{slot.name}'"
+    granted = chosen(slot.capabilities or (), known, where)
+    _check_profile(slot, provider, granted)
+    if slot.mode == "compatibility":
+        mounts = tuple(_compatibility.mounts(slot, provider, host, granted))
+        home = _layout.account_home(slot.name)
+    else:
+        if slot.masks:
+            raise Invalid(f"{where}: masks are for compatibility mode; {slot.mode} shows nothing unlisted [take them away]")
+        mounts = tuple(_strict.mounts(slot, account, provider, host, granted))
+        home = _layout.private_home(slot.name, slot.provider)
+    check_targets(slot.name, mounts)
+    variables = {name: value for capability in granted for name, value in capability.variables}
+    refuse_variables(variables, profile.denied, where)
     account_name = _layout.account(slot.name)
     environment = {
         "CONFINED_SLOT": slot.name,
@@ -132,14 +197,61 @@ def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host)
         "LANG": "C.UTF-8",
         "LOGNAME": account_name,
         "PATH": ":".join((*provider.path, PATH)),
-        "SHELL": SHELL,
+        "SHELL": _strict.SHELL,
         "TMPDIR": "/tmp",
         "USER": account_name,
-        **{name: value.replace("{home}", home) for name, value in provider.environment},
+        **{name: value.replace("{home}", home) for name, value in profile.environment},
+        **variables,
     }
     flags = FLAGS if slot.network == "host" else (*FLAGS, NO_NETWORK)
-    return Policy(
-        slot, account, provider, flags, mounts, tuple(sorted(environment.items())), (*PASSED, *provider.passed)
-    )
+    passed = (*PASSED, *profile.passed)
+    return Policy(slot, account, provider, granted, flags, mounts, tuple(sorted(environment.items())), passed)
 
 
+def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capability]) -> None:
+    profile, where = provider.profile, f"slot '{slot.name}'"
+    if slot.profile_version not in (None, profile.profile_version):
+        raise Invalid(
+            f"{where}: profile_version is {slot.profile_version}, but the profile of {profile.name} has version"
+            f" {profile.profile_version} [read what changed in docs/providers.md, then declare that one]"
+        )
+    if slot.credential and profile.credentials:
+        names = [known.name for known in profile.credentials]
+        if slot.credential.name not in names:
+            raise Invalid(
+                f"{where}: credential.name is {slot.credential.name}, which {profile.name} does not read; it can be"
+                f" {', '.join(names)} [name one of these]"
+            )
+    if slot.credential and slot.credential.name in profile.denied:
+        raise Invalid(f"{where}: credential.name is {slot.credential.name}, which its profile denies [take it away]")
+    if slot.mode != "verified":
+        return
+    certified = profile.certification
+    if certified.status not in ("certified", "builtin"):
+        raise Invalid(
+            f"{where}: mode is verified, but the profile of {profile.name} is {certified.status}, not certified"
+            " [choose isolated, or a provider that is]"
+        )
+    if certified.cli_version not in (None, provider.version):
+        raise Invalid(
+            f"{where}: mode is verified, but {profile.name} {certified.cli_version} was certified, and"
+            f" {provider.version} is installed [pin {certified.cli_version}, or choose isolated]"
+        )
+    keys = {capability.key for capability in granted}
+    for capability in profile.capabilities:
+        if capability.required and capability.key not in keys:
+            raise Invalid(
+                f"{where}: capability-missing: {profile.name} cannot run without {capability.key}, '{capability.words}'"
+                " [add it to the slot's capabilities]"
+            )
+    allowed = {name for capability in granted for name in capability.credentials}
+    if slot.credential and profile.credentials and slot.credential.name not in allowed:
+        raise Invalid(
+            f"{where}: capability-missing: none of its capabilities has the credential {slot.credential.name}"
+            " [add one that has, or leave the credential out]"
+        )
+
+
+def _is_own(slot: Slot, source: str) -> bool:
+    """Return whether a bind's source is a directory that must be the slot's own."""
+    return source.startswith(f"{_layout.state(slot.name)}/")

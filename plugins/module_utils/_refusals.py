@@ -13,6 +13,7 @@ CODES = (
     "approval-missing",
     "audit-unavailable",
     "capability-missing",
+    "credential-malformed",
     "credential-missing",
     "docker-unavailable",
     "launcher-tampered",

@@ -47,7 +47,7 @@ def mounts(
     yield from _names(slot, account)
     for path, reason in provider.trees:
         yield Mount("bind", path, reason, path, "ro")
-    for file in provider.managed:
+    for file in provider.profile.managed:
         yield Mount("data", file.target, file.reason, content=file.content)
     yield from _home(slot, provider, granted)
     yield from session(slot)
