@@ -35,7 +35,7 @@ def _results(body: dict[str, t.Any]) -> t.Iterator[Result]:
 def plain(asked: Asked, answer: Call | str) -> dict[str, t.Any]:
     """Return the answer as one JSON object."""
     if isinstance(answer, Call):
-        block = {"type": "tool_use", "id": answer.call_id, "name": answer.shell.name, "input": answer.arguments}
+        block = {"type": "tool_use", "id": answer.call_id, "name": answer.shell.name, "input": answer.arguments()}
     else:
         block = {"type": "text", "text": answer}
     return _message(asked) | {"content": [block], "stop_reason": _stop_reason(answer)}
@@ -45,7 +45,7 @@ def stream(asked: Asked, answer: Call | str) -> Events:
     """Yield the answer as events."""
     if isinstance(answer, Call):
         block = {"type": "tool_use", "id": answer.call_id, "name": answer.shell.name, "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.arguments)}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.arguments())}
     else:
         block = {"type": "text", "text": ""}
         delta = {"type": "text_delta", "text": answer}

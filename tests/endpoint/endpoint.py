@@ -19,14 +19,14 @@ import openai_responses
 from script import Script
 from wire import TOKENS, Asked, Malformed, Protocol, mapping
 
-PROTOCOLS: dict[str, type[Protocol]] = t.cast(
-    "dict[str, type[Protocol]]",
-    {
-        "/messages": anthropic_messages,
-        "/responses": openai_responses,
-        "/chat/completions": openai_chat,
-    },
-)
+PROTOCOLS = {
+    f"/{end}": Protocol(module.read, module.plain, module.stream)
+    for end, module in (
+        ("messages", anthropic_messages),
+        ("responses", openai_responses),
+        ("chat/completions", openai_chat),
+    )
+}
 
 CREDENTIALS = ("authorization", "x-api-key", "proxy-authorization")
 DIGITS = 16
@@ -58,7 +58,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request: t.Any, client_address: t.Any) -> None:
         """Say nothing of a CLI that hung up, as one does whose run is over."""
-        if not isinstance(sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 
 from wire import TOKENS, Asked, Call, Events, Result, Shell, asked, listing, mapping, shell, string, text
@@ -48,7 +49,7 @@ def stream(asked: Asked, answer: Call | str) -> Events:
 def _content(answer: Call | str) -> dict[str, t.Any]:
     if not isinstance(answer, Call):
         return {"content": answer}
-    function = {"name": answer.shell.name, "arguments": answer.arguments_json}
+    function = {"name": answer.shell.name, "arguments": json.dumps(answer.arguments())}
     call = {"index": 0, "id": answer.call_id, "type": "function", "function": function}
     return {"content": None, "tool_calls": [call]}
 

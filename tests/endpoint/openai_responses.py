@@ -4,33 +4,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import typing as t
 
-from wire import TOKENS, Asked, Call, Events, Malformed, Result, Shell, asked, listing, mapping, shell, string, text
+from wire import TOKENS, Asked, Call, Events, Result, Shell, asked, listing, mapping, shell, string, text
 
-LOCAL_SHELL = Shell("local_shell", {"command": {"type": "array"}})
+# Codex gives some models one tool that takes JavaScript, in which its other tools can be called. The text that comes
+# back shall read as that of exec_command itself.
+JAVASCRIPT = """\
+const done = await tools.exec_command({arguments});
+text(`Process exited with code ${{done.exit_code}}\nOutput:\n${{done.output}}`);
+"""
 
 
 def read(body: dict[str, t.Any]) -> Asked:
     """Return what a body asks, or raise Malformed."""
-    return asked(body, _shells(body), _results(body))
-
-
-def _shells(body: dict[str, t.Any]) -> t.Iterator[Shell]:
-    for tool in listing(body.get("tools", []), "tools"):
-        kind = mapping(tool, "tools[]").get("type")
-        if kind == "local_shell":
-            yield LOCAL_SHELL
-        elif kind == "function":
-            yield shell(tool.get("name"), tool.get("parameters"))
-
-
-def _results(body: dict[str, t.Any]) -> t.Iterator[Result]:
     items = body.get("input")
-    if items is None:
-        raise Malformed("input is missing")
-    for item in [] if isinstance(items, str) else listing(items, "input"):
-        if mapping(item, "input[]").get("type") in ("function_call_output", "local_shell_call_output"):
+    items = [] if isinstance(items, str) else [mapping(item, "input[]") for item in listing(items, "input")]
+    tools = [body] + [item for item in items if item.get("type") == "additional_tools"]
+    return asked(body, [found for place in tools for found in _shells(place)], _results(items))
+
+
+def _shells(place: dict[str, t.Any], namespace: str | None = None) -> t.Iterator[Shell]:
+    for tool in listing(place.get("tools", []), "tools"):
+        kind = mapping(tool, "tools[]").get("type")
+        if kind == "namespace" and namespace is None:
+            yield from _shells(tool, string(tool.get("name"), "name of a namespace"))
+        elif kind == "local_shell":
+            yield Shell("local_shell", {"command": {"type": "array"}}, kind)
+        elif kind == "custom" and tool.get("name") == "exec":
+            yield Shell("exec", {"cmd": {}, "yield_time_ms": {}}, kind, namespace)
+        elif kind == "function":
+            yield dataclasses.replace(shell(tool.get("name"), tool.get("parameters")), namespace=namespace)
+
+
+def _results(items: list[dict[str, t.Any]]) -> t.Iterator[Result]:
+    for item in items:
+        if item.get("type") in ("function_call_output", "local_shell_call_output", "custom_tool_call_output"):
             yield Result(string(item.get("call_id"), "call_id"), text(item.get("output"), "output"))
 
 
@@ -85,11 +96,15 @@ def _item(answer: Call | str) -> dict[str, t.Any]:
             "status": "completed",
             "content": content,
         }
-    item = {"id": f"fc_{answer.call_id}", "call_id": answer.call_id, "status": "completed"}
-    if answer.shell is LOCAL_SHELL:
-        action = {"type": "exec", "env": {}, **answer.arguments}
-        return item | {"type": "local_shell_call", "action": action}
-    return item | {"type": "function_call", "name": answer.shell.name, "arguments": answer.arguments_json}
+    shell, arguments = answer.shell, answer.arguments()
+    item: dict[str, t.Any] = {"id": f"fc_{answer.call_id}", "call_id": answer.call_id, "status": "completed"}
+    if shell.kind == "local_shell":
+        return item | {"type": "local_shell_call", "action": {"type": "exec", "env": {}} | arguments}
+    item |= {"name": shell.name} | ({"namespace": shell.namespace} if shell.namespace else {})
+    text = json.dumps(arguments)
+    if shell.kind == "custom":
+        return item | {"type": "custom_tool_call", "input": JAVASCRIPT.format(arguments=text)}
+    return item | {"type": "function_call", "arguments": text}
 
 
 def _response(asked: Asked, status: str) -> dict[str, t.Any]:

@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import typing as t
 
 # The CLIs' own shell tools by name, the one to prefer first: Codex may offer several of its own.
-SHELLS = ("Bash", "exec_command", "shell_command", "shell", "local_shell", "bash")
+SHELLS = ("Bash", "exec_command", "shell_command", "shell", "local_shell", "exec", "bash")
 
 # Codex hands a longer command back as still running; it takes no larger number. In ms.
 YIELD_MS = 30_000
@@ -24,22 +23,21 @@ class Malformed(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Shell:
-    """The shell tool that a request offers; `properties` are those of its JSON schema."""
+    """The shell tool that a request offers; `properties` are those of its JSON schema, `kind` is the protocol's."""
 
     name: str
     properties: t.Mapping[str, t.Any]
+    kind: str = "function"
+    namespace: str | None = None
 
     def arguments(self, command: str) -> dict[str, t.Any]:
         """Return a command as this tool takes it."""
+        yields = {"yield_time_ms": YIELD_MS} if "yield_time_ms" in self.properties else {}
         if "cmd" in self.properties:
-            arguments: dict[str, t.Any] = {"cmd": command}
-        elif mapping(self.properties.get("command", {}), "command").get("type") == "array":
-            arguments = {"command": ["sh", "-c", command]}
-        else:
-            arguments = {"command": command}
-        if "yield_time_ms" in self.properties:
-            arguments["yield_time_ms"] = YIELD_MS
-        return arguments
+            return {"cmd": command} | yields
+        if mapping(self.properties.get("command", {}), "command").get("type") == "array":
+            return {"command": ["sh", "-c", command]} | yields
+        return {"command": command} | yields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,35 +67,21 @@ class Call:
     shell: Shell
     command: str
 
-    @property
     def arguments(self) -> dict[str, t.Any]:
         """Return the tool's arguments."""
         return self.shell.arguments(self.command)
-
-    @property
-    def arguments_json(self) -> str:
-        """Return the tool's arguments as the text that most protocols want."""
-        return json.dumps(self.arguments)
 
 
 # What goes out as server-sent events: the event's name, where the protocol names events, and its data.
 Events = t.Iterator[tuple[str | None, t.Any]]
 
 
-class Protocol(t.Protocol):
-    """What a module of a wire protocol offers."""
+class Protocol(t.NamedTuple):
+    """A wire protocol: what a body asks (or Malformed), and an answer as one JSON object or as events."""
 
-    @staticmethod
-    def read(body: dict[str, t.Any]) -> Asked:
-        """Return what a body asks, or raise Malformed."""
-
-    @staticmethod
-    def plain(asked: Asked, answer: Call | str) -> dict[str, t.Any]:
-        """Return the answer as one JSON object."""
-
-    @staticmethod
-    def stream(asked: Asked, answer: Call | str) -> Events:
-        """Yield the answer as events."""
+    read: t.Callable[[dict[str, t.Any]], Asked]
+    plain: t.Callable[[Asked, Call | str], dict[str, t.Any]]
+    stream: t.Callable[[Asked, Call | str], Events]
 
 
 def mapping(value: t.Any, where: str) -> dict[str, t.Any]:
