@@ -11,7 +11,6 @@ import json
 import sys
 import threading
 import typing as t
-import urllib.parse
 
 import anthropic_messages
 import openai_chat
@@ -30,6 +29,7 @@ PROTOCOLS = {
 
 CREDENTIALS = ("authorization", "x-api-key", "proxy-authorization")
 DIGITS = 16
+POLL_SECONDS = 0.05
 LARGEST_BODY = 64 * 1024 * 1024
 
 
@@ -47,7 +47,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
     @contextlib.contextmanager
     def serving(self) -> t.Iterator[Endpoint]:
         """Answer in a thread as long as the context lasts."""
-        thread = threading.Thread(target=self.serve_forever, name="endpoint")
+        thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="endpoint")
         thread.start()
         try:
             yield self
@@ -100,9 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         """Tell Claude Code that somebody is here."""
         self._note(200)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self._send(200, "text/plain", "")
 
     def do_CONNECT(self) -> None:
         """Refuse to be a proxy: with HTTPS_PROXY set to this endpoint, the record names the hosts that were dialled."""
@@ -119,7 +117,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _path(self) -> str:
         # The query may hold anything, so it goes into no record.
-        return urllib.parse.urlsplit(self.path).path
+        return self.path.partition("?")[0]
 
     def _body(self) -> dict[str, t.Any]:
         if self.headers.get("Content-Encoding", "identity") != "identity":
@@ -128,13 +126,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdecimal() and len(length) < 10 and int(length) <= LARGEST_BODY):
             raise Malformed(f"Content-Length is {length!r}")
         try:
-            return mapping(json.loads(self.rfile.read(int(length))), "the body")
-        except RecursionError:
-            raise Malformed("the body is nested too deep") from None
-        except Malformed:
-            raise
-        except ValueError as error:
+            body = json.loads(self.rfile.read(int(length)))
+        except (RecursionError, ValueError) as error:
             raise Malformed(f"the body is not JSON: {error}") from None
+        return mapping(body, "the body")
 
     def _json(self, body: dict[str, t.Any], asked: Asked | None = None) -> None:
         self._note(200, asked)
@@ -156,22 +151,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
-    def _note(self, status: int, asked: Asked | None = None, **more: str) -> None:
+    def _note(self, status: int, asked: Asked | None = None, **more: str | None) -> None:
         """Put the request into the record, before it is answered: whoever has the answer finds it there."""
-        path = self._path() if hasattr(self, "path") else ""
-        shell = {"shell": asked.shell.name if asked.shell else None} if asked else {}
-        self.server.script.note(
-            {"method": self.command or "", "path": path, "status": status} | shell | more,
-            self._credentials(),
-        )
+        request: dict[str, t.Any] = {"method": "", "path": ""}
+        # The base class leaves it empty where it could not even read the first line, and the rest as it was before.
+        if self.command:
+            request = {"method": self.command, "path": self._path()}
+        if asked:
+            more |= {"shell": asked.shell.name if asked.shell else None}
+        self.server.script.note(request | {"status": status} | more, self._credentials())
 
     def _credentials(self) -> t.Iterator[tuple[str, str]]:
-        headers = getattr(self, "headers", None) or {}
-        for name in CREDENTIALS:
-            if value := headers.get(name):
+        for name in CREDENTIALS if hasattr(self, "headers") else ():
+            if value := self.headers.get(name):
                 # Of the bare token, so that a test can compare it with one it knows.
-                token = value.removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+                token = value.removeprefix("Bearer ").encode("latin-1")
                 yield name, hashlib.sha256(token).hexdigest()[:DIGITS]

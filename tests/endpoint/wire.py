@@ -35,7 +35,8 @@ class Shell:
         yields = {"yield_time_ms": YIELD_MS} if "yield_time_ms" in self.properties else {}
         if "cmd" in self.properties:
             return {"cmd": command} | yields
-        if mapping(self.properties.get("command", {}), "command").get("type") == "array":
+        schema = self.properties.get("command")
+        if isinstance(schema, dict) and schema.get("type") == "array":
             return {"command": ["sh", "-c", command]} | yields
         return {"command": command} | yields
 
@@ -121,6 +122,6 @@ def asked(body: dict[str, t.Any], shells: t.Iterable[Shell], results: t.Iterable
 
 
 def shell(name: t.Any, schema: t.Any) -> Shell:
-    """Return an offered tool, given its name and JSON schema."""
-    properties = mapping(mapping(schema, "schema of a tool").get("properties", {}), "properties of a tool")
-    return Shell(string(name, "name of a tool"), properties)
+    """Return an offered tool, given its name and JSON schema, of which only a shell's matters."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return Shell(string(name, "name of a tool"), properties if isinstance(properties, dict) else {})
