@@ -134,7 +134,7 @@ def mypy_core(log: Log) -> None:
         log.run("mypy", *packages, cwd=ROOT, MYPYPATH=str(library))
     for script in scripts("python"):
         log.run("mypy", "--scripts-are-modules", script, cwd=ROOT, MYPYPATH=str(library))
-    for tool in ("tools", "hosts"):
+    for tool in ("tools", "hosts", "endpoint"):
         log.run("mypy", *map(str, sorted((ROOT / "tests" / tool).glob("*.py"))), cwd=ROOT, MYPYPATH=f"tests/{tool}")
 
 
