@@ -32,15 +32,50 @@ options:
         type: str
         default: shell
       mode:
-        description: How the slot is confined.
+        description:
+          - How the slot is confined.
+          - V(compatibility) shows the host read-only, without the places known to hold secrets; best effort.
+          - V(isolated) shows nothing that is not listed, in a private HOME that stays.
+          - V(verified) keeps only the state that a capability names, and needs a person's approval.
+          - If left out, a slot keeps the mode that it has on the host, and a new one gets the host's default.
         type: str
-        choices: [isolated]
-        default: isolated
-      workspaces:
-        description: Names of the directories in which the CLI works.
+        choices: [compatibility, isolated, verified]
+      profile_version:
+        description: The version of the provider's profile that is meant; with another one nothing is compiled.
+        type: int
+      capabilities:
+        description: Keys of what the slot may do; the provider's own if left out.
         type: list
         elements: str
+      approval:
+        description: A person's approval of the slot's policy, for verified mode.
+        type: dict
+        suboptions:
+          by:
+            description: The person.
+            type: str
+            required: true
+          on:
+            description: The day, as YYYY-MM-DD.
+            type: str
+            required: true
+          fingerprint:
+            description: The fingerprint of the policy, as C(slotctl policy) shows it; of another one it approves nothing.
+            type: str
+            required: true
+      workspaces:
+        description:
+          - Names of the directories in which the CLI works.
+          - A mapping with C(name) makes one narrower than its slot with C(read_only) (true), C(network) (none),
+            C(credential) (false), C(without_capabilities) (keys) and C(without_binds) (targets).
+        type: list
+        elements: raw
         default: [main]
+      masks:
+        description: Paths of the host that are hidden in V(compatibility) mode besides those known to hold secrets.
+        type: list
+        elements: path
+        default: []
       network:
         description:
           - What the slot reaches over the network.

@@ -268,7 +268,7 @@ def _restriction(entry: t.Mapping[str, t.Any], where: str) -> Restriction:
     known = ("name", "read_only", "network", "credential", "without_capabilities", "without_binds")
     unknown = sorted(map(str, set(entry) - set(known)))
     if unknown:
-        raise Invalid(f"{where} has {unknown[0]!r:.80}; it can have {', '.join(known)} [a workspace can only take away]")
+        raise Invalid(f"{where} has {unknown[0]!r:.80}; it can have {', '.join(known)} [it can only take away]")
     if entry.get("network", "none") != "none":
         raise Invalid(f"{where}: network is {entry['network']!r:.80}; a workspace can only take it away: none")
     if _a(bool, entry.get("credential", False), f"{where}: credential"):

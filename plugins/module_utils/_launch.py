@@ -137,7 +137,7 @@ def check_approved(records: list[Record]) -> None:
     """Refuse a policy that needs an approval and has none, or one of another policy."""
     for (wanted,) in values(records, "approved"):
         slot = value(records, "slot")
-        path, cure = approval(slot), f"see what changed with 'slotctl status {slot}', then 'slotctl approve {slot}'"
+        path, cure = approval(slot), f"read 'slotctl policy {slot}', then 'slotctl approve {slot}'"
         try:
             found = load(read_checked(path), APPROVAL)
         except FileNotFoundError:

@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a workspace has less than its slot. Every function returns a declaration that grants no more than it was given."""
+"""What a workspace has less than its slot: declarations that grant no more than the one they are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._declarations import Invalid, Slot
 
 
 def narrowed(slot: Slot, workspace: str) -> Slot:
-    """Return the slot as its sessions in one restricted workspace see it; Invalid if it takes away what is not there."""
+    """Return the slot as sessions in a narrower workspace see it; Invalid if it takes away what is not there."""
     rule, where = slot.restrictions[workspace], f"slot '{slot.name}': workspace '{workspace}'"
     granted = slot.capabilities or ()
     _known(rule.without_capabilities, granted, f"{where}: without_capabilities")

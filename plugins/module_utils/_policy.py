@@ -159,7 +159,7 @@ class Policy:
 def compile_all(
     slot: Slot, account: Account, provider: Provider, host: Host, site: t.Mapping[str, Capability]
 ) -> list[Policy]:
-    """Return the policy of a slot, and after it one for each workspace that is narrower; Invalid names what cannot be."""
+    """Return the policy of a slot, then one for each workspace that is narrower; Invalid names what cannot be."""
     own = merge(site, provider.profile)
     if slot.capabilities is None:
         slot = dataclasses.replace(slot, capabilities=tuple(each.key for each in provider.profile.capabilities))
@@ -184,7 +184,8 @@ def compile_policy(
         home = _layout.account_home(slot.name)
     else:
         if slot.masks:
-            raise Invalid(f"{where}: masks are for compatibility mode; {slot.mode} shows nothing unlisted [take them away]")
+            why = f"{slot.mode} mode shows nothing that is not listed"
+            raise Invalid(f"{where}: masks are for compatibility mode; {why} [take them away]")
         mounts = tuple(_strict.mounts(slot, account, provider, host, granted))
         home = _layout.private_home(slot.name, slot.provider)
     check_targets(slot.name, mounts)
