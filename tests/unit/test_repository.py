@@ -9,7 +9,14 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _policy, _refusals
+from ansible_collections.confined.slots.plugins.module_utils import (
+    _capabilities,
+    _layout,
+    _policy,
+    _profile_schema,
+    _profiles,
+    _refusals,
+)
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -98,3 +105,36 @@ def test_a_mount_without_a_reason_does_not_exist() -> None:
 def test_no_two_slots_share_a_path() -> None:
     for path in (_layout.state, _layout.policy, _layout.log, _layout.account, _layout.slice_unit):
         assert len({path(name) for name in ("a", "b", "a-b", "ab")}) == 4
+
+
+def test_each_key_of_a_profile_and_each_provider_is_documented() -> None:
+    text = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    rows = {
+        name
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert rows == {*_profile_schema.PROFILE["properties"], *(path.stem for path in ROOT.glob("profiles/*.yml"))}
+
+
+def test_each_capability_is_documented_in_its_words_with_all_that_it_maps_to() -> None:
+    text = (ROOT / "docs" / "capabilities.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `use_")}
+    profiles = _profiles.parse([yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("profiles/*.yml")])
+    capabilities = {each.key: each for profile in profiles.values() for each in profile.capabilities}
+    assert set(rows) == set(capabilities)
+    for key, capability in capabilities.items():
+        mapped = [capability.words, *capability.state, *capability.hosts, *capability.credentials[:1]]
+        assert all(each in rows[key] for each in mapped) and ("needed" in rows[key]) is capability.required, key
+
+
+def test_the_example_of_a_sites_capabilities_is_valid() -> None:
+    text = (ROOT / "inventories" / "example" / "group_vars" / "all.yml").read_text(encoding="utf-8")
+    example = text[text.index("# site_capabilities:") :].replace("\n# ", "\n").removeprefix("# ")
+    parsed = _capabilities.parse(yaml.safe_load(example)["site_capabilities"])
+    assert [each.words for each in parsed.values()] == [
+        "Use Git identity",
+        "Access the configured AWS account",
+        "Export reports to Downloads",
+    ]

@@ -103,15 +103,33 @@ def mutated(data: st.DataObject, good: t.Any) -> t.Any:
     return document
 
 
+def assert_agreement(document: t.Any, schema: _schema.Schema) -> None:
+    """Compare the places that are wrong with those that the library finds."""
+    ours = {fault.place for fault in _schema.faults(document, schema)}
+    theirs = {tuple(error.absolute_path) for error in jsonschema.Draft7Validator(schema).iter_errors(document)}
+    assert ours == theirs, document
+
+
 @hypothesis.settings(max_examples=1000)
 @hypothesis.given(st.data(), st.sampled_from(GOOD))
 def test_it_agrees_with_a_library_on_what_is_wrong_and_where(
     data: st.DataObject, good: tuple[_schema.Schema, t.Any]
 ) -> None:
-    schema, document = good[0], mutated(data, good[1])
-    ours = {fault.place for fault in _schema.faults(document, schema)}
-    theirs = {tuple(error.absolute_path) for error in jsonschema.Draft7Validator(schema).iter_errors(document)}
-    assert ours == theirs
+    assert_agreement(mutated(data, good[1]), good[0])
+
+
+@pytest.mark.parametrize("value", [None, True, 0, 1, -1, 1.5, "", "a", "A", "\n", [], [[]], {}, {"a": 1}], ids=repr)
+@pytest.mark.parametrize("good", GOOD[:2], ids=["site", "profile"])
+def test_it_agrees_with_a_library_on_an_awkward_value_anywhere(
+    good: tuple[_schema.Schema, t.Any], value: object
+) -> None:
+    for place in places_in(good[1]):
+        document = {"": copy.deepcopy(good[1])}
+        holder: t.Any = document
+        for step in ("", *place)[:-1]:
+            holder = holder[step]
+        holder[("", *place)[-1]] = value
+        assert_agreement(document[""], good[0])
 
 
 @pytest.mark.parametrize("good", GOOD, ids=lambda good: str(good[1].get("name", "site")))
