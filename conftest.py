@@ -4,14 +4,23 @@
 
 from __future__ import annotations
 
-import pytest
+import typing as t
+
+from xdist.scheduler import LoadScopeScheduling
+
+if t.TYPE_CHECKING:
+    import pytest
+    from xdist.remote import Producer
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of one host one group of pytest-xdist."""
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        host = callspec.params.get("_testinfra_host") if callspec else None
-        if host is not None:
-            item.add_marker(pytest.mark.xdist_group(str(host.backend.host)))
+class ByHost(LoadScopeScheduling):
+    """Gives each worker the tests of a host, whose name stands in their ids: `…[ansible://slot-debian13-…]`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        _unused, found, rest = nodeid.partition("[ansible://slot-")
+        return rest.partition("]")[0].partition("-")[0] if found else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByHost:
+    """Return the scheduler of pytest-xdist."""
+    return ByHost(config, log)

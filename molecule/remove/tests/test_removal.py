@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import collections.abc
 import subprocess
-import time
 import typing as t
 
 import pytest
@@ -130,17 +129,15 @@ def removed(operator: Operator) -> collections.abc.Iterator[dict[str, t.Any]]:
 
 def kill_while_archiving(operator: Operator) -> bool:
     """Start a removal, kill it with all its children while tar is at work, and return whether that was the moment."""
-    operator.do(f"truncate -s 20G {STATE}/workspaces/main/large; chown slot-leaver: {STATE}/workspaces/main/large")
+    large = f"{STATE}/workspaces/main/large"
+    operator.do(f"head -c 300M /dev/urandom > {large}; chown slot-leaver: {large}")  # gzip needs seconds for it
     with subprocess.Popen(
         operator.command("confined.slots.remove_slot", slot="leaver"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as removal:
-        deadline = time.monotonic() + 60
-        while not operator.says("pgrep -x tar") and time.monotonic() < deadline:
-            time.sleep(0.2)
-        met = operator.says("pgrep -x tar")
+        met = operator.says("timeout 60 sh -c 'until pgrep -x tar; do sleep 0.05; done'")
         operator.do("pkill -9 -x python3; pkill -9 -x gzip; pkill -9 -x tar; true")
         removal.communicate()
-    operator.do(f"rm {STATE}/workspaces/main/large")
+    operator.do(f"rm {large}")
     return met
 
 
