@@ -60,7 +60,7 @@ options:
             type: str
             required: true
           fingerprint:
-            description: The fingerprint of the policy, as C(slotctl policy) shows it; of another one it approves nothing.
+            description: The fingerprint of the policy, as C(slotctl policy) shows it.
             type: str
             required: true
       workspaces:

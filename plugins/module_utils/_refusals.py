@@ -28,6 +28,7 @@ CODES = (
     "sandbox-unavailable",
     "slot-disabled",
     "slot-unknown",
+    "space-low",
     "workspace-unknown",
 )
 

@@ -35,6 +35,8 @@ EXAMPLES = """\
 examples:
   sudo slotctl list                          which slots are there
   sudo slotctl status coder                  would a session start? if not, why, and what mends it
+  sudo slotctl policy coder                  what may it do, in words
+  sudo slotctl login coder                   log its CLI in, inside its own HOME
   sudo slotctl run coder                     start its CLI in the first workspace, on this terminal
   sudo slotctl run coder --workspace review -- --continue
   sudo slotctl stop coder                    end its sessions
@@ -47,8 +49,22 @@ With --json the messages of slotctl and the end record are JSON objects, one a l
 examples:
   sudo slotctl run coder
   sudo slotctl run coder --workspace review -- --continue
-  sudo slotctl run coder -- -p 'run the tests' < /dev/null > out.txt
+  sudo slotctl run coder --prompt 'run the tests' < /dev/null > out.txt
 """
+RESUME = """\
+The session is named by its own id, as `slotctl sessions` shows it, and runs in the workspace that it had. It is refused
+if anything of its environment has changed: mode, provider, profile, capabilities, policy. What stands after -- goes to
+the CLI too.
+
+examples:
+  sudo slotctl resume 20261129t101530-1a2b3c4d
+  sudo slotctl resume 20261129t101530-1a2b3c4d --prompt 'and now the documentation' < /dev/null
+"""
+APPROVE = """\
+Verified mode runs nothing without it. It needs a person on a terminal, never one in a slot. A change of provider,
+profile, capabilities or policy asks for a new one.
+"""
+TAKES_MORE = ("run", "resume", "login")
 
 
 def main(release: str, argv: list[str]) -> int:
@@ -105,11 +121,25 @@ def parser() -> argparse.ArgumentParser:
         "check whether a session would start, and say what stands in its way",
         "exit status 1 if it would be refused",
     )
-    command("policy", "show what a slot may see and use, as it was compiled")
+    shown = command("policy", "show what a slot may do, in words", "as it was compiled; it holds no secret")
+    shown.add_argument("--details", action="store_true", help="every path, program and variable too")
     command("binds", "show every path that a session sees, with the reason")
     started = command("run", "start a session of a slot's CLI and wait for its end", RUN)
     started.usage = "slotctl run SLOT [--workspace W] [--json] [-- CLI-ARGS]"
     started.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
+    started.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    again = command("resume", "go on with the conversation of an earlier session", RESUME, of_slot=False)
+    again.usage = "slotctl resume SESSION [--prompt TEXT] [--conversation ID] [--json] [-- CLI-ARGS]"
+    again.add_argument("session", metavar="SESSION", help="the session's id, as `slotctl sessions` shows it")
+    again.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    again.add_argument("--conversation", metavar="ID", help="which of several that the session wrote")
+    entered = command("login", "log the slot's CLI in, inside its own HOME", "what stands after -- goes to it too")
+    entered.usage = "slotctl login SLOT [--json] [-- CLI-ARGS]"
+    command("approve", "approve the policy of a slot in verified mode", APPROVE)
+    looked = command(
+        "preflight", "say what a session without a person would lack", "exit status 1 if anything is missing"
+    )
+    looked.add_argument("--workspace", metavar="W", help="the workspace of that session (default: the slot's first)")
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
     stopped = command(
@@ -133,14 +163,24 @@ def _dispatch(release: str, argv: list[str]) -> int:
         return session_ended(argv[1], argv[2], os.environ)
     cut = argv.index("--") if "--" in argv else len(argv)
     options, rest = parser().parse_args(argv[:cut]), argv[cut + 1 :]
-    if cut < len(argv) and options.command != "run":
+    if cut < len(argv) and options.command not in TAKES_MORE:
         raise Failed(f"'{options.command}' takes nothing after -- [see 'slotctl {options.command} --help']", 2)
     if os.geteuid() != 0:
         raise Failed("only root can look into slots [run it with sudo]", EXIT_NOT_ROOT)
     if options.command == "run":
+        from . import words
         from .run import run
 
-        return run(options.slot, options.workspace, rest, json=options.json)
+        return run(options.slot, options.workspace, words.started(options.prompt, rest), json=options.json)
+    if options.command == "login":
+        from . import words
+        from .run import run
+
+        return run(options.slot, None, words.login(rest), json=options.json)
+    if options.command == "resume":
+        from .resume import resume
+
+        return resume(options.session, options.conversation, options.prompt, rest, json=options.json)
     return COMMANDS[options.command](release, options)
 
 
@@ -187,8 +227,24 @@ def _status(release: str, options: argparse.Namespace) -> int:
 def _policy(release: str, options: argparse.Namespace) -> int:
     from . import show
 
-    _show(options, show.policy(options.slot), show.show_policy)
+    _show(options, show.policy(options.slot), show.show_details if options.details else show.show_policy)
     return 0
+
+
+def _approve(release: str, options: argparse.Namespace) -> int:
+    from .approve import approve
+
+    given = approve(options.slot)
+    _show(options, given, lambda given: f"{given['by']} approved {given['fingerprint']} for slot {given['slot']}\n")
+    return 0
+
+
+def _preflight(release: str, options: argparse.Namespace) -> int:
+    from . import preflight
+
+    found = preflight.preflight(options.slot, options.workspace)
+    _show(options, found, preflight.show)
+    return 0 if found["ready"] else EXIT_FAILED
 
 
 def _binds(release: str, options: argparse.Namespace) -> int:
@@ -282,6 +338,8 @@ COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
     "list": _list,
     "status": _status,
     "policy": _policy,
+    "approve": _approve,
+    "preflight": _preflight,
     "binds": _binds,
     "sessions": _sessions,
     "stop": _stop,

@@ -90,6 +90,8 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
             yield Mutation(f"no {keyword}", frozenset(), rest, without_start=True)
+        elif keyword in ("mask", "hold"):
+            yield Mutation(f"no {keyword} {words[-1]}", frozenset([f"{keyword}:{words[-1]}"]), rest)
         elif keyword == "hostname":
             yield Mutation("no name of its own", frozenset(["own-name"]), rest)
         elif keyword == "flag":

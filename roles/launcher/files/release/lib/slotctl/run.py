@@ -12,11 +12,11 @@ import time
 from confined_slots import _layout, _sessions
 from confined_slots._launch import check_enabled, workspace_path
 from confined_slots._manifest import open_trusted, verify_release
-from confined_slots._plan import value, values
+from confined_slots._plan import value
 from confined_slots._refusals import Refusal, printable
 
-from . import ended, unit
-from .slots import CONVERGE, Slot, check_known, current_release, load
+from . import checks, ended, transcripts, unit
+from .slots import Slot, check_known, current_release, load
 from .streams import Streams, copy, open_missing
 from .tables import say
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from .streams import Relay
 
+    Words = t.Callable[[Slot], list[str]]
+
 MOST_ARGUMENTS = 1 << 21
 MOST_NAMED = 80
 # systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
@@ -34,8 +36,11 @@ DRAIN_SECONDS = 2.0
 RETRY_MILLISECONDS = 200
 
 
-def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
-    """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start."""
+def run(name: str, workspace: str | None, words: Words, *, json: bool, resumes: str = "") -> int:
+    """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start.
+
+    words makes the CLI's arguments of the slot; resumes is the session that this one goes on with.
+    """
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
     start: dict[str, t.Any] = {
@@ -49,10 +54,12 @@ def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -
         check_known(name)
         release = current_release()
         verify_release(release)
-        slot = load(name)
+        slot = load(name, workspace)
         ended.sweep(name)
         start |= described(slot, release)
+        arguments = words(slot)
         chosen = preflight(slot, workspace, arguments)
+        start |= {"resumes": resumes} if resumes else {}
         start |= {
             "workspace": chosen,
             "arguments": len(arguments),
@@ -89,6 +96,7 @@ def described(slot: Slot, release: str) -> dict[str, t.Any]:
         "mode": slot.policy["mode"],
         "provider": {key: provider[key] for key in ("name", "version", "identity")},
         "profile_version": provider["profile_version"],
+        "capabilities": [each["key"] for each in slot.policy["capabilities"]],
         "policy": value(slot.records, "fingerprint"),
         "release": os.path.basename(release),
     }
@@ -97,48 +105,16 @@ def described(slot: Slot, release: str) -> dict[str, t.Any]:
 def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     """Return the workspace's name, once nothing is known to stand in the way of a session; Refusal otherwise."""
     check_enabled(slot.records)
-    names = [name for name, _unused in values(slot.records, "workspace")]
-    chosen = workspace if workspace is not None else names[0]
+    chosen = workspace if workspace is not None else next(iter(slot.base["workspaces"]))
     workspace_path(slot.records, chosen)
-    check_account(slot)
-    check_credential(slot)
+    checks.account(slot)
+    checks.approval(slot)
+    checks.credential(slot)
     if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
         raise Refusal(
             "policy-invalid", f"the CLI's arguments are longer than {MOST_ARGUMENTS} bytes", "put them into a file"
         )
     return chosen
-
-
-def check_account(slot: Slot) -> None:
-    """Refuse if the slot's account is not the one that the plan was compiled for."""
-    name = _layout.account(slot.name)
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise Refusal("policy-invalid", f"there is no account {name}", CONVERGE) from None
-    if (entry.pw_uid, entry.pw_gid) != (slot.uid, slot.gid):
-        found = f"{entry.pw_uid}:{entry.pw_gid}"
-        raise Refusal("policy-invalid", f"{name} is {found}, its plan was compiled for {slot.uid}:{slot.gid}", CONVERGE)
-
-
-def credential_file(slot: Slot) -> str | None:
-    """Return the path of the file with the slot's credential, None if it was declared without one."""
-    if not values(slot.records, "credential"):
-        return None
-    return _layout.credential(slot.name, slot.policy["provider"]["name"])
-
-
-def check_credential(slot: Slot) -> None:
-    """Refuse if the credential that the plan asks for is not there, or could have come from others than root."""
-    path = credential_file(slot)
-    if path is None:
-        return
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        raise Refusal("credential-missing", f"{path}: {error.strerror}", CONVERGE) from None
-    if found.st_uid != 0 or found.st_mode & 0o177777 != 0o100600:
-        raise Refusal("credential-missing", f"{path} is not root's own file with mode 0600", CONVERGE)
 
 
 class Files:
@@ -154,6 +130,7 @@ class Files:
                 self.record = self._make(parent, "record", 0o600, 0)
                 ended.hold(self.record)  # before it says anything: an unheld one is taken for a killed caller's
                 os.write(self.record, _sessions.as_line(start).encode())
+                os.write(self.record, _sessions.as_line(transcripts.where(slot.policy)).encode())
                 args = self._make(parent, "args", 0o640, slot.gid)
                 with open(args, "wb") as file:
                     file.write(words)
@@ -227,9 +204,9 @@ class Session:
             raise Refusal("sandbox-unavailable", what, "install the packages systemd and util-linux") from None
 
     def _command(self, *, terminal: bool, json: bool) -> list[str]:
-        credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
+        credential, longest = checks.credential_file(self.slot), self.slot.policy["resources"].get("session_max")
         wanted = unit.properties(self.name, self.session, self.release, credential, longest, terminal=terminal)
-        launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
+        launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), self.slot.path]
         words = [*launcher, self.start["workspace"], self.session, self.start["policy"]]
         environment = unit.terminal_environment(os.environ)
         inner = unit.service(self.name, self.session, wanted, environment, words, terminal=terminal)

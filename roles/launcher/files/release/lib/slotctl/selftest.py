@@ -15,22 +15,21 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import tempfile
 import typing as t
 
 from confined_slots import _layout
-from confined_slots._files import Owned, ensure_directory, remove, write
+from confined_slots._files import Owned, ensure_directory
 from confined_slots._launch import read_plan
-from confined_slots._plan import Record, dump, values
-from confined_slots._refusals import Refusal, printable
+from confined_slots._plan import Record, value, values
+from confined_slots._refusals import Refusal
 
+from . import trial
 from .mutations import DID_NOT_START, Mutation, mutations, offline
 
 PYTHON = "/usr/bin/python3"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-SECONDS = 30
 # What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
 CARELESS = ["/bin/sh", "-c", 'trap "" USR1; exec 7</; exec "$$@"', "sh"]
 
@@ -47,7 +46,11 @@ CLAIMS = {
     "host-process": "no process of the host is visible",
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
     "keyrings": "no kernel keyring, which slots would share",
+    "hold": "cannot be renamed",
+    "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
+    "mask": "shows nothing",
+    "mask": "shows nothing",
     "namespace": "namespace of its own",
     "nested-namespaces": "no further user namespace can be made",
     "odd-sockets": "no kind of socket that knows no network namespace",
@@ -119,6 +122,8 @@ def selftest(
         for mutation in (
             mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ()
         ):
+            if not mutation.expected.issubset(confined):  # what it opens is open in compatibility mode
+                continue
             progress(mutation.name)
             findings = run.confined(mutation)
             failing = frozenset(
@@ -164,6 +169,7 @@ class Run:
     def __init__(self, slot: str, release: str, records: list[Record], stands: Bench) -> None:
         self.slot, self.release, self.records, self.stands = slot, release, records, stands
         self.workspace = values(records, "workspace")[0][0]
+        self.mode = json.loads(value(records, "policy"))["mode"]
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
             self.source = file.read()
@@ -171,18 +177,6 @@ class Run:
     def confined(self, mutation: Mutation) -> dict[str, str] | None:
         """Return the findings of a run through the launcher, None if the probe did not start."""
         session = f"selftest-{secrets.token_hex(8)}"
-        base = _layout.run_directory(self.slot, session)
-        ((_unused, gid),) = values(self.records, "ids")
-        probe: list[Record] = [("command", word) for word in (PYTHON, "-I", "-c", self.source)]
-        plan = [
-            *probe,
-            *(
-                record
-                for record in mutation.records
-                if record[0] not in ("command", "identity", "enabled", "credential")
-            ),
-            ("enabled", "yes"),
-        ]
         launcher = [f"{self.release}/bin/slot-launcher"]
         if mutation.patch:
             code = f"import sys; sys.path.insert(0, '{self.release}/lib'); from confined_slots import _launch; "
@@ -192,19 +186,10 @@ class Run:
                 "-c",
                 f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))",
             ]
-        written = (
-            (f"{base}.plan", dump(plan), 0o640),
-            (f"{base}.args", json.dumps(self.given(session)).encode() + b"\0", 0o640),
-            (f"{base}.status", b"", 0o620),
-        )
-        try:
-            for path, content, mode in written:
-                write(path, content, Owned(0, int(gid), mode))
-            words = [*CARELESS, *launcher, written[0][0], self.workspace, session]
+        plan = trial.plan(list(mutation.records), [PYTHON, "-I", "-c", self.source])
+        with trial.files(self.slot, session, plan, [json.dumps(self.given(session))]) as path:
+            words = [*CARELESS, *launcher, path, self.workspace, session]
             return self._finish(words, session, mutation.groups, "")
-        finally:
-            for path, _content, _mode in written:
-                remove(path)
 
     def unconfined(self) -> dict[str, str]:
         """Return what the same probes find as the slot's account, without launcher and bwrap."""
@@ -228,6 +213,16 @@ class Run:
             "token": self.stands.token,
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
             "network": "none" if alone else "host",
+            "mode": self.mode,
+            "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
+            "holds": [target for _unused, target in values(self.records, "hold")],
+            "mode": self.mode,
+            "masks": [
+                (target, kind == "directory")
+                for kind, _unused, target in values(self.records, "mask")
+                if not target == os.path.dirname(_layout.state(self.slot)).rpartition("/")[0]
+            ],
+            "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,
             "port": self.stands.port,
             "binds": [(target, *_file_id(source), mode) for mode, source, target in values(self.records, "bind")],
@@ -237,37 +232,16 @@ class Run:
             "seals": [target for (target,) in values(self.records, "seal")],
         }
 
+    def _below(self, masked: str) -> list[str]:
+        """Return the names that the plan makes in a masked directory."""
+        targets = [_layout.workspace(self.slot, self.workspace), _layout.run_directory(self.slot, "*")]
+        targets += [target for _mode, _source, target in values(self.records, "bind")]
+        return sorted({path[len(masked) + 1 :].partition("/")[0] for path in targets if path.startswith(f"{masked}/")})
+
     def _finish(self, words: list[str], session: str, groups: str, given: str) -> dict[str, str] | None:
-        account = _layout.account(self.slot)
-        variables = ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")
-        properties = {
-            "User": account,
-            "Group": account,
-            "SupplementaryGroups": groups,
-            "RuntimeDirectory": f"confined-slots/{self.slot}/{session}",
-            "RuntimeDirectoryMode": "0700",
-            "RuntimeMaxSec": str(SECONDS),
-            "Environment": " ".join(f"{name}={self.stands.token}" for name in variables),
-        }
-        command = [
-            "systemd-run",
-            "--quiet",
-            "--pipe",
-            "--wait",
-            "--collect",
-            f"--slice={_layout.slice_unit(self.slot)}",
-        ]
-        command += [f"--property={name}={text}" for name, text in properties.items() if text]
-        finished = subprocess.run(
-            [*command, "--", *words],
-            input=given,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=2 * SECONDS,
-            check=False,
-        )
-        self.said = printable(finished.stderr[-500:]) or f"exit status {finished.returncode}"
+        environment = {name: self.stands.token for name in ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")}
+        finished = trial.ran(self.slot, session, words, given=given, groups=groups, environment=environment)
+        self.said = trial.said(finished)
         try:
             findings = json.loads(finished.stdout)
         except ValueError:

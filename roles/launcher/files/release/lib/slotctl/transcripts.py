@@ -1,0 +1,92 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which conversations of its CLI a session wrote, found in what only the slot may be trusted with: as the slot."""
+
+from __future__ import annotations
+
+import os
+import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
+
+    Json = dict[str, t.Any]
+
+SECONDS = 5.0
+MOST_ENTRIES = 100_000
+MOST_IDS = 20
+ID_LENGTH = 36
+_HEX = frozenset("0123456789abcdef")
+
+
+def where(policy: Json) -> Json:
+    """Return, as a record, below which directory of the host and by which pattern the conversations are found."""
+    home, patterns = policy["environment"]["set"]["HOME"], policy["provider"].get("transcript") or [""]
+    first, _unused, rest = patterns[0].partition("/")
+    record: Json = {"event": "transcripts", "root": "", "pattern": ""}
+    for mount in policy["mounts"]:
+        if mount["kind"] == "bind" and rest and mount["target"] in (home, f"{home}/{first}"):
+            below = first if mount["target"] == home else ""
+            record |= {"root": os.path.join(mount["source"], below), "pattern": rest}
+    return record
+
+
+def is_conversation(name: str) -> bool:
+    """Return whether name is a whole id (a lower-case UUID): CLIs take parts, titles and paths for ids too."""
+    parts = name.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and _HEX.issuperset("".join(parts))
+
+
+def written_since(record: Json, since: float, uid: int, gid: int) -> list[str]:
+    """Return the ids of conversations written since a time (seconds), newest first; looks as the slot's account."""
+    if not record.get("root"):
+        return []
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            found = sorted(_find(str(record["root"]), str(record["pattern"]).split("/"), since), reverse=True)
+            os.write(write_end, "\n".join(name for _unused, name in found[:MOST_IDS]).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    data = b""
+    if select.select([read_end], [], [], SECONDS)[0]:
+        data = os.read(read_end, MOST_IDS * (ID_LENGTH + 1))
+    else:
+        os.kill(child, 9)
+    os.close(read_end)
+    os.waitpid(child, 0)
+    return [name for name in data.decode("ascii", "replace").split("\n") if is_conversation(name)]
+
+
+def _find(root: str, pattern: list[str], since: float) -> t.Iterator[tuple[float, str]]:
+    import fnmatch
+
+    level, seen = [root], 0
+    for part in pattern:
+        before, marked, after = part.partition("{session}")
+        below = []
+        for directory in level:
+            try:
+                entries = list(os.scandir(directory))
+            except OSError:
+                continue
+            for entry in entries:
+                seen += 1
+                if seen > MOST_ENTRIES:
+                    return
+                if marked:
+                    end = len(entry.name) - len(after)
+                    name = entry.name[end - ID_LENGTH : end] if end >= ID_LENGTH else ""
+                    fits = fnmatch.fnmatchcase(entry.name[: end - ID_LENGTH], before) and entry.name.endswith(after)
+                    changed = entry.stat(follow_symlinks=False).st_mtime
+                    if fits and is_conversation(name) and changed >= since:
+                        yield changed, name
+                elif fnmatch.fnmatchcase(entry.name, part) and entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+        level = below
