@@ -222,19 +222,6 @@ def scratch(target: str, size: int) -> str:
     return writable(target)
 
 
-def masked(target: str, *, directory: bool) -> str:
-    """Return what can be seen at target, or added to it."""
-    try:
-        found = os.listdir(target) if directory else text(target)
-    except PermissionError:  # a device of another namespace, which is what the file is masked with
-        return ""
-    except OSError as error:
-        return str(error)
-    if found:
-        return f"{target} shows {', '.join(sorted(found)[:5])}" if directory else f"{target} can be read"
-    return ""
-
-
 def masked(target: str, kind: str, below: set[str]) -> str:
     """Return what can be seen of what is masked, beside the names below it that the session is given."""
     try:
@@ -288,17 +275,6 @@ def run(given: dict[str, t.Any]) -> Findings:
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
-    if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
-        found |= {
-            "configuration": invisible("/etc/confined-slots"),
-            "homes": invisible("/home", "/root"),
-            "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
-            "logs": invisible("/var/log"),
-        }
-    for target, directory in given["masks"]:
-        found[f"mask:{target}"] = masked(target, directory=directory)
-    for target in given["holds"]:
-        found[f"hold:{target}"] = "" if os.path.ismount(target) else f"{target} could be renamed"
     if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
         found |= {
             "account-home": invisible(f"{base}/home"),

@@ -47,9 +47,7 @@ CLAIMS = {
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
     "keyrings": "no kernel keyring, which slots would share",
     "hold": "cannot be renamed",
-    "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
-    "mask": "shows nothing",
     "mask": "shows nothing",
     "namespace": "namespace of its own",
     "nested-namespaces": "no further user namespace can be made",
@@ -215,13 +213,6 @@ class Run:
             "network": "none" if alone else "host",
             "mode": self.mode,
             "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
-            "holds": [target for _unused, target in values(self.records, "hold")],
-            "mode": self.mode,
-            "masks": [
-                (target, kind == "directory")
-                for kind, _unused, target in values(self.records, "mask")
-                if not target == os.path.dirname(_layout.state(self.slot)).rpartition("/")[0]
-            ],
             "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,
             "port": self.stands.port,
