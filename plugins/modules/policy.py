@@ -25,6 +25,16 @@ options:
     type: list
     elements: dict
     required: true
+  capabilities:
+    description:
+      - Capabilities of the site's own by key, as docs/capabilities.md says; slots name them too.
+    type: dict
+    default: {}
+  default_mode:
+    description: The mode of slots that are new on the host and declare none. Slots that are there keep theirs.
+    type: str
+    choices: [compatibility, isolated, verified]
+    default: isolated
 extends_documentation_fragment:
   - confined.slots.slots
 attributes:
@@ -60,6 +70,11 @@ fingerprints:
   returned: success
   type: dict
   sample: {"coder": "sha256:0f1e…"}
+capabilities:
+  description: What each slot may do, in words.
+  returned: success
+  type: dict
+  sample: {"coder": ["Use Codex CLI"]}
 steps:
   description: What was done, or in check mode would be.
   returned: success

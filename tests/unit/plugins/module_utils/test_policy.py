@@ -13,7 +13,15 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _host, _launch, _mounts, _plan, _policy, _profiles, _strict
+from ansible_collections.confined.slots.plugins.module_utils import (
+    _host,
+    _launch,
+    _mounts,
+    _plan,
+    _policy,
+    _profiles,
+    _strict,
+)
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, parse
 
 ACCOUNT = _host.Account(20001, 20001)

@@ -165,6 +165,8 @@ def sessions(name: str, most: int) -> list[Json]:
         key = str(record.get("session") or f"refused {number}")
         found[key] = {**found.get(key, {}), **record}
     for key, entry in found.items():
+        if entry.get("event") == "approved":
+            entry |= {"outcome": "approved", "start": entry.get("time", "")}
         if "outcome" not in entry:
             entry["outcome"] = "running" if key in live else "lost"
     return list(reversed(found.values()))[:most]
