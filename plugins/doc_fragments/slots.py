@@ -79,10 +79,16 @@ options:
       network:
         description:
           - What the slot reaches over the network.
-          - V(private) is not available in this release.
+          - V(private) is a network of the session's own with a way to the internet and none to the host's loopback.
+          - V(host) is all that the host reaches, its loopback and abstract sockets included.
         type: str
-        choices: [none, host, private]
+        choices: [none, private, host]
         default: none
+      forwards:
+        description: Ports of the host's loopback that a V(private) network reaches, for a local model or proxy.
+        type: list
+        elements: int
+        default: []
       docker:
         description: Whether the slot has a Docker daemon of its own; not available in this release.
         type: bool

@@ -54,7 +54,10 @@ def mounts(slot: Slot, provider: Provider, host: Host, granted: t.Sequence[Capab
     yield from _strict.devices(slot)
     masks = [*_of_host(slot, host)]
     yield from masks
-    if slot.network != "none":
+    if slot.network == "private":
+        real = host.resolver.rpartition(" -> ")[2]
+        yield Mount("data", real, _strict.RESOLVER[1], content=_strict.PRIVATE_RESOLVER)
+    if slot.network == "host":
         yield from _resolver(slot, host, masks)
     home = _layout.account_home(slot.name)
     yield Mount("bind", home, "the home of its account: settings, login and transcripts of its CLI", home, "rw")

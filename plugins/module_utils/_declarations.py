@@ -9,7 +9,7 @@ import re
 import typing as t
 
 MODES = ("compatibility", "isolated", "verified")
-NETWORKS = ("none", "host")
+NETWORKS = ("none", "private", "host")
 
 _SLOT_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}\Z")
 _PROVIDER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
@@ -94,6 +94,7 @@ class Slot:
     restrictions: t.Mapping[str, Restriction] = dataclasses.field(default_factory=dict, hash=False)
     masks: tuple[str, ...] = ()
     network: str = "none"
+    forwards: tuple[int, ...] = ()
     docker: bool = False
     resources: Resources = Resources()
     binds: tuple[ExtraBind, ...] = ()
@@ -124,7 +125,8 @@ def slots_argument() -> dict[str, t.Any]:
             },
             "workspaces": {"type": "list", "elements": "raw", "default": ["main"]},
             "masks": {"type": "list", "elements": "path", "default": []},
-            "network": {"type": "str", "default": "none", "choices": ["none", "host", "private"]},
+            "network": {"type": "str", "default": "none", "choices": list(NETWORKS)},
+            "forwards": {"type": "list", "elements": "int", "default": []},
             "docker": {"type": "bool", "default": False},
             "resources": {
                 "type": "dict",
@@ -194,8 +196,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
     network = entry.get("network") or "none"
     if network not in NETWORKS:
         raise Invalid(
-            f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release "
-            "[choose none for work offline]"
+            f"{where}: network is {network!r:.80}; it can be {', '.join(NETWORKS)} [choose none for work offline]"
         )
     if entry.get("docker"):
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
@@ -227,6 +228,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
             for index, path in enumerate(_a(list, entry.get("masks") or [], f"{where}: masks"))
         ),
         network=network,
+        forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
             extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
@@ -306,6 +308,16 @@ def _number(value: t.Any, where: str) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise Invalid(f"{where} is {value!r:.80}; it must be a whole number from 1")
     return value
+
+
+def _ports(value: t.Any, network: str, where: str) -> tuple[int, ...]:
+    ports = _a(list, value or [], where)
+    for index, port in enumerate(ports):
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+            raise Invalid(f"{where}[{index}] is {port!r:.80}; it can be a port from 1 to 65535")
+    if ports and network != "private":
+        raise Invalid(f"{where} is for network: private; with {network} it means nothing [take it away]")
+    return tuple(sorted(set(ports)))
 
 
 def _approval(entry: t.Any, where: str) -> Approval | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import typing as t
 
 # The modules that a launch executes; slotctl has verified the whole release by then.
-HOT = frozenset({"__init__", "_launch", "_layout", "_manifest", "_plan", "_refusals"})
+HOT = frozenset({"__init__", "_launch", "_layout", "_manifest", "_network", "_plan", "_refusals"})
 
 ENDS_A_NAME = frozenset("/\0")
 IS_DIRECTORY = 0o040000
@@ -67,6 +67,10 @@ def launch(
         ]
         for content, target in values(records, "data"):
             options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(os.fsencode(content)))), target]
+        if values(records, "network"):
+            from ._network import options as network_options
+
+            options += network_options(keep, [port for (port,) in values(records, "forward")])
         options += seals(records)
         arguments = _keep(keep, _memory(b"".join(os.fsencode(word) + b"\0" for word in options)))
         bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")

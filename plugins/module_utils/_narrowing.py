@@ -20,6 +20,7 @@ def narrowed(slot: Slot, workspace: str) -> Slot:
         slot,
         workspaces=(workspace,),
         network="none" if rule.offline else slot.network,
+        forwards=() if rule.offline else slot.forwards,
         credential=None if rule.without_credential else slot.credential,
         capabilities=None
         if slot.capabilities is None

@@ -28,6 +28,8 @@ ARITY = {
     "command": 1,  # one word of the fixed part of the command line, the executable first
     "identity": 3,  # path, sha256 or "distribution", stamp of the file when it was hashed
     "flag": 1,  # an option of bwrap without a value
+    "network": 1,  # private
+    "forward": 1,  # a port of the host's loopback that a private network reaches
     "hostname": 1,
     "bind": 3,  # ro or rw, source, target
     "bind-workspace": 1,  # the chosen workspace: ro or rw

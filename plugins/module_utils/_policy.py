@@ -32,6 +32,7 @@ FLAGS = (
     ("--unshare-uts", "a host name of its own"),
     ("--unshare-cgroup", "no view of the host's control groups"),
 )
+OWN_NETWORK = ("--unshare-net", "network is private: a way to the internet, none to this host's loopback and sockets")
 NO_NETWORK = ("--unshare-net", "network is none: no route, no host loopback, no abstract sockets")
 
 
@@ -73,6 +74,7 @@ class Policy:
             },
             "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
+            "forwards": list(slot.forwards),
             "workspaces": {name: _layout.workspace(slot.name, name) for name in slot.workspaces},
             "restrictions": {name: dataclasses.asdict(rule) for name, rule in sorted(slot.restrictions.items())},
             "isolation": [{"flag": flag, "reason": reason} for flag, reason in self.flags],
@@ -109,6 +111,8 @@ class Policy:
             *(("command", word) for word in self.provider.command),
             *(("identity", each.path, each.digest, each.stamp) for each in self.provider.identities),
             *(("flag", flag) for flag, _unused in self.flags),
+            *([("network", "private")] if slot.network == "private" else []),
+            *(("forward", str(port)) for port in slot.forwards),
             ("hostname", slot.name),
             *(as_record(mount) for mount in self.mounts),
             *(("set", name, text) for name, text in self.environment),
@@ -205,7 +209,7 @@ def compile_policy(
         **{name: value.replace("{home}", home) for name, value in profile.environment},
         **variables,
     }
-    flags = FLAGS if slot.network == "host" else (*FLAGS, NO_NETWORK)
+    flags = (*FLAGS, *{"none": (NO_NETWORK,), "private": (OWN_NETWORK,)}.get(slot.network, ()))
     passed = (*PASSED, *profile.passed)
     return Policy(slot, account, provider, granted, flags, mounts, tuple(sorted(environment.items())), passed)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from . import _layout
+from . import _layout, _network
 from ._capabilities import Capability
 from ._declarations import Invalid, Slot, size_in_bytes
 from ._host import Account, Host, Provider
@@ -36,6 +36,7 @@ SYSTEM_FILES = (
     ("/etc/timezone", "the host's time zone"),
 )
 RESOLVER = ("/etc/resolv.conf", "looking up names")
+PRIVATE_RESOLVER = f"nameserver {_network.RESOLVER}\n"
 
 
 def mounts(
@@ -110,7 +111,7 @@ def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
             yield Mount("symlink", path, "where this host links it: part of /usr", link)
         else:
             yield Mount("bind", path, "programs and libraries of the distribution", path, "ro")
-    files = SYSTEM_FILES if slot.network == "none" else (*SYSTEM_FILES, RESOLVER)
+    files = (*SYSTEM_FILES, RESOLVER) if slot.network == "host" else SYSTEM_FILES
     for path, reason in files:
         if path in host.present:
             yield Mount("bind", path, reason, path, "ro")
@@ -128,6 +129,8 @@ def _names(slot: Slot, account: Account) -> t.Iterator[Mount]:
     )
     groups = f"root:x:0:\n{name}:x:{account.gid}:\nnogroup:x:65534:\n"
     hosts = f"127.0.0.1 localhost {slot.name}\n::1 localhost ip6-localhost ip6-loopback\n"
+    if slot.network == "private":
+        yield Mount("data", RESOLVER[0], RESOLVER[1], content=PRIVATE_RESOLVER)
     names = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
     yield Mount("data", "/etc/passwd", "the accounts it may know: root, itself, nobody", content=people)
     yield Mount("data", "/etc/group", "the groups it may know", content=groups)

@@ -8,7 +8,7 @@ import grp
 import os
 import pwd
 
-from confined_slots import _approvals, _layout
+from confined_slots import _approvals, _layout, _network
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
@@ -42,6 +42,13 @@ def approval(slot: Slot) -> str:
     if not values(slot.records, "approved"):
         return "none needed"
     return _approvals.check({**slot.base, "fingerprint": value(slot.records, "approved")}, _approvals.read(slot.name))
+
+
+def network(slot: Slot) -> str:
+    """Refuse if the slot has a private network and what makes it is not there."""
+    if values(slot.records, "network"):
+        _network.check()
+    return str(slot.policy["network"])
 
 
 def credential_file(slot: Slot) -> str | None:

@@ -92,6 +92,8 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             )
         elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
+        elif keyword == "network":
+            yield Mutation("no way out of its network", frozenset(["private-network"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
             yield Mutation(f"no {keyword}", frozenset(), rest, without_start=True)
         elif keyword in ("mask", "hold"):
@@ -111,8 +113,9 @@ def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
         "--unshare-pid": {"namespace:pid", "host-process"},
         "--unshare-net": {"namespace:net", "host-network"},
     }.get(flag, {f"namespace:{kind}"})
-    # bwrap itself refuses --disable-userns and --hostname without these
-    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=flag in ("--unshare-user", "--unshare-uts"))
+    # bwrap itself refuses --disable-userns and --hostname without these, pasta joins no network of the host's
+    without_start = flag in ("--unshare-user", "--unshare-uts") or ("network", "private") in rest
+    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
 
 
 def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:

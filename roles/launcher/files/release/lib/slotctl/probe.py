@@ -67,6 +67,12 @@ def connects(abstract: str, port: int) -> str:
     return f"reached: {', '.join(reached)}" if reached else ""
 
 
+def routed() -> str:
+    """Return why nothing beyond this network can be reached: no default route."""
+    lines = text("/proc/net/route").splitlines()[1:]
+    return "" if any(line.split()[1] == "00000000" for line in lines) else "there is no default route"
+
+
 def namespaces(host: dict[str, str]) -> Findings:
     """Return for each namespace whether the host's is shared."""
     found = {}
@@ -287,7 +293,9 @@ def run(given: dict[str, t.Any]) -> Findings:
         found[f"mask:{target}"] = masked(target, kind, set(below))
     for target in given["holds"]:
         found[f"hold:{target}"] = "" if os.path.ismount(target) else f"{target} could be renamed"
-    if given["network"] == "none":
+    if given["network"] == "private":
+        found["private-network"] = routed()
+    if given["network"] != "host":
         found["host-network"] = connects(given["abstract"], given["port"])
     for target, device, inode, mode in given["binds"]:
         found[f"bind:{target}"] = mounted(target, device, inode, mode)

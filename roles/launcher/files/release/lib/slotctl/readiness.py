@@ -74,6 +74,7 @@ CHECKS: tuple[Check, ...] = (
     ("enabled", _enabled),
     ("account", checks.account),
     ("approval", checks.approval),
+    ("network", checks.network),
     ("provider", _identity),
     ("binds", _binds),
     ("credential", checks.credential),

@@ -100,7 +100,7 @@ def show_policy(found: Json) -> str:
         ("mode", mode_of(found)),
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
-        ("network", {"none": "none", "host": "the host's, all of it"}.get(found["network"], found["network"])),
+        ("network", _network_of(found)),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),
@@ -132,6 +132,16 @@ def provider_of(found: Json) -> str:
     provider = found["provider"]
     words = f"{provider['name']} {provider['version']}, profile {provider['profile_version']}"
     return f"{words} ({provider['certification']})"
+
+
+def _network_of(found: Json) -> str:
+    words = {
+        "none": "none",
+        "private": "the internet, from a network of its own; not this host's loopback and sockets",
+        "host": "the host's, with its loopback and abstract sockets",
+    }[found["network"]]
+    ports = ", ".join(str(port) for port in found.get("forwards", ()))
+    return f"{words}, but for port {ports}" if ports else words
 
 
 def _less(found: Json, workspace: str) -> str:

@@ -25,6 +25,7 @@ SHAPE = {
     "enabled": bool,
     "mode": str,
     "network": str,
+    "forwards?": [int],
     "fingerprint": str,
     "provider": {
         "name": str,
