@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 LIBRARY = "lib/confined_slots"
+LAUNCHER = "bin/slot-launcher"
 DIRECTORY_MODE = 0o755
 MANIFEST_MODE = 0o444
 LINK = "link "
@@ -179,7 +180,7 @@ def check_directory(found: os.stat_result, path: str, *, on_the_way: bool) -> No
 def verify_release(directory: str, hot: frozenset[str] | None = None) -> dict[str, str]:
     """Return the digest of every file of a release, once each is what the release's manifest lists.
 
-    With hot only bin/, lib/ and the modules of these names are read: what a launch executes.
+    With hot only the launcher, lib/ and the modules of these names are read: what a launch executes before bwrap.
 
     directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json,
     the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
@@ -277,10 +278,12 @@ def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) ->
 
 
 def _executed(listed: dict[str, str], modules: frozenset[str]) -> list[str]:
+    """Return what a launch reads; bin/bwrap is not among it, `open_listed` hashes the bytes that are executed."""
     found = []
     for path in listed:
         directory, _slash, name = path.rpartition("/")
-        if directory in ("bin", "lib") or (directory.startswith(LIBRARY) and name.partition(".")[0] in modules):
+        module = directory.startswith(LIBRARY) and name.partition(".")[0] in modules
+        if module or directory == "lib" or path == LAUNCHER:
             found.append(path)
     return found
 
