@@ -10,6 +10,7 @@ import shlex
 import typing as t
 
 import pytest
+import testinfra
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -49,11 +50,15 @@ def gateway(host: Host) -> str:
     return str(host.check_output("ip -4 route show default | cut -d' ' -f3"))
 
 
-def test_a_private_network_reaches_other_machines_from_the_first_moment(host: Host) -> None:
+def test_a_private_network_reaches_other_machines_from_the_first_moment(
+    host: Host, request: pytest.FixtureRequest
+) -> None:
     others = [each for each in host.ansible.get_variables()["groups"]["slot_hosts"] if each != host.backend.host]
     if not others:
         pytest.skip("another test host is missing")
-    address = host.ansible.get_variables()["hostvars"][others[0]]["ansible_host"]
+    inventory = request.config.getoption("ansible_inventory")
+    other = testinfra.get_host(f"ansible://{others[0]}", ansible_inventory=inventory)
+    address = other.ansible.get_variables()["ansible_host"]
     assert session(host, SAY.format(address=address, port=22)).stdout.startswith("SSH-2.0")
 
 
