@@ -11,17 +11,17 @@ module: schedule
 short_description: Keep the schedules of slots as timers of systemd
 version_added: 0.1.0
 description:
-  - Keeps a service and a timer for each schedule of the declared slots, and takes those away that are no longer declared.
-    A session of a withdrawn schedule that runs is left to end.
-  - Has C(slotctl preflight) look at each schedule of an enabled slot. If anything is missing, its timer is not switched on
-    (one that is on stays on, so that its runs fail where monitoring sees them), the others are kept, and the module
+  - Keeps a service and a timer for each schedule of the declared slots, and takes those away that are no longer
+    declared. A session of a withdrawn schedule that runs is left to end.
+  - Has C(slotctl preflight) look at each schedule of an enabled slot. If anything is missing, its timer is not switched
+    on (one that is on stays on, so that its runs fail where monitoring sees them), the others are kept, and the module
     fails with all that is missing.
   - The timers of a slot that is not enabled are switched off, with a warning.
   - What a schedule is to do stands in a file that only root writes; no text of a prompt is in a unit file.
   - Schedules of slots that are on the host and not in the list are left as they are.
 options:
   randomized_delay:
-    description: The most that systemd may add to each start, at random, so that not all begin at once; such as V(10min).
+    description: The most that systemd adds to each start, at random, so that not all begin at once; such as V(10min).
     type: str
     default: 0s
 extends_documentation_fragment:
@@ -149,8 +149,8 @@ def main() -> None:
     for warning in warnings:
         module.warn(warning)
     if refused:
-        said = " | ".join(f"{' schedule '.join(each.split())}: {what}" for each, what in refused.items())
-        module.fail_json(msg=f"schedules that could not run were not switched on: slot {said}", refused=refused, **result)
+        said = [f"slot {each.replace(' ', ', schedule ')}: {what}" for each, what in refused.items()]
+        module.fail_json(msg=f"schedules that could not run: {' | '.join(said)}", refused=refused, **result)
     module.exit_json(**result)
 
 

@@ -94,7 +94,7 @@ def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
 
 
 def check_all(name: str, workspace: str | None, words: Words) -> None:
-    """Refuse a session without a person, naming all that it lacks at once: nobody is there to mend one and try again."""
+    """Refuse a session without a person, naming all that it lacks: nobody is there to mend one thing and try again."""
     from . import preflight
 
     lacking = preflight.missing(preflight.preflight(name, workspace, words))
