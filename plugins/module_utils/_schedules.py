@@ -69,7 +69,8 @@ def files_of(slot: Slot, schedule: Schedule, gid: int, delay: str) -> dict[str, 
     words = {"workspace": schedule.workspace, **{key: text for key, text in doing.items() if text is not None}}
     about = f"schedule {schedule.name} of slot {slot.name}"
     service = (
-        *("# Made by confined.slots", "[Unit]", f"Description=Run {about}", "", "[Service]", "Type=oneshot"),
+        *("# Made by confined.slots", "[Unit]", f"Description=Run {about}", "After=network-online.target"),
+        *("", "[Service]", "Type=oneshot"),
         *(f"ExecStart={SLOTCTL} scheduled {slot.name} {schedule.name}", "StandardInput=null"),
         *(f"TimeoutStartSec={schedule.timeout}", f"TimeoutStopSec={STOP_SECONDS}"),
     )
