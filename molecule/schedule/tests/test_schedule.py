@@ -38,17 +38,18 @@ def test_a_second_converge_changes_nothing(operator: Operator) -> None:
 
 
 def test_a_timer_fires_and_the_session_is_on_record_as_unattended(operator: Operator) -> None:
-    operator.do(f"rm -f {WORKSPACES}/main/fired")
+    operator.do(f"rm -f {WORKSPACES}/main/fired; touch /var/log/confined-slots/night-shift/sessions.jsonl")
+    before = len(operator.records("night-shift"))
     assert not operator.keep(doing("echo $$ >> fired", calendar="*:*:*"))["failed"]
     operator.do(until(f"test -s {WORKSPACES}/main/fired"))
     assert not operator.keep()["failed"]
     operator.do(until(f"! systemctl is-active {operator.unit('test')}.service | grep -q activating"))
-    *_unused, end = operator.records("night-shift")
-    assert (end["event"], end["outcome"], end["exit_status"]) == ("end", "ended", 0)
-    assert (end["unattended"], end["schedule"], end["workspace"]) == (True, "test", "main")
-    start = next(each for each in operator.records("night-shift") if each["session"] == end["session"])
-    assert (start["event"], start["unattended"], start["schedule"]) == ("start", True, "test")
-    assert "schedule test" in operator.do("slotctl sessions night-shift --most 1")
+    start, end, *_unused = operator.records("night-shift")[before:]
+    for record, event in ((start, "start"), (end, "end")):
+        assert (record["event"], record["unattended"], record["schedule"]) == (event, True, "test")
+        assert (record["workspace"], record["session"]) == ("main", start["session"])
+    assert (end["outcome"], end["exit_status"]) == ("ended", 0)
+    assert "schedule test" in operator.do("slotctl sessions night-shift")
 
 
 def test_a_prompt_arrives_byte_for_byte(operator: Operator) -> None:
