@@ -149,6 +149,36 @@ options:
               - The secret, printable ASCII without spaces; one line break at its end is dropped.
               - Needed only by the module M(confined.slots.credentials), others need not be given it.
             type: str
+      schedules:
+        description: Sessions that systemd starts without a person; the module M(confined.slots.schedule) keeps them.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          name:
+            description: A lower-case letter, then at most 31 of a-z, 0-9 and dashes.
+            type: str
+            required: true
+          calendar:
+            description: When, as systemd's C(OnCalendar=) takes it, such as V(Mon..Fri 03:00).
+            type: str
+            required: true
+          workspace:
+            description: The workspace to work in; the slot's first if left out.
+            type: str
+          prompt:
+            description:
+              - What the CLI is to do, one or more lines that reach it byte for byte.
+              - Either this or O(slots[].schedules[].arguments) is needed.
+            type: str
+          arguments:
+            description: The CLI's arguments, for one that is not given a prompt.
+            type: list
+            elements: str
+          timeout:
+            description: How long a run may take, such as V(2h); it is stopped then, and has failed.
+            type: str
+            default: 1h
       console_password_hash:
         description:
           - Hash in crypt(3) form of a password with which the slot's account logs in at the console.

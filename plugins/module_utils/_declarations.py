@@ -21,6 +21,11 @@ _CAPABILITY = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _SPAN = re.compile(r"[1-9][0-9]{0,5}(s|min|h|d)\Z")
+_SCHEDULE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}\Z")
+# What systemd's calendars and time zones are written in, and nothing that a unit file takes for more than text.
+_CALENDAR = re.compile(r"[A-Za-z0-9*~][A-Za-z0-9 *~:,./_+-]{0,199}\Z")
+# Linux takes 128 KiB as one argument of a program; the CLI's command line may have words around the prompt.
+_MOST_PROMPT = 100_000
 
 
 class Invalid(ValueError):
@@ -77,6 +82,18 @@ class Restriction:
 
 
 @dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A session that systemd starts: when, where, and either a prompt or the CLI's arguments, whichever is not None."""
+
+    name: str
+    calendar: str
+    workspace: str
+    prompt: str | None = None
+    arguments: tuple[str, ...] | None = None
+    timeout: str = "1h"
+
+
+@dataclasses.dataclass(frozen=True)
 class Slot:
     """One slot as declared; mode is None where the host's default (or the mode that it has) is meant.
 
@@ -99,6 +116,7 @@ class Slot:
     resources: Resources = Resources()
     binds: tuple[ExtraBind, ...] = ()
     credential: Credential | None = None
+    schedules: tuple[Schedule, ...] = ()
     console_password_hash: str | None = dataclasses.field(default=None, repr=False)
 
 
@@ -155,6 +173,19 @@ def slots_argument() -> dict[str, t.Any]:
                 "options": {
                     "name": {"type": "str", "required": True},
                     "value": {"type": "str", "no_log": True},
+                },
+            },
+            "schedules": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "calendar": {"type": "str", "required": True},
+                    "workspace": {"type": "str"},
+                    "prompt": {"type": "str"},
+                    "arguments": {"type": "list", "elements": "str"},
+                    "timeout": {"type": "str", "default": "1h"},
                 },
             },
             "console_password_hash": {"type": "str", "no_log": True},
@@ -235,6 +266,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
             for index, bind in enumerate(_a(list, entry.get("binds") or [], f"{where}: binds"))
         ),
         credential=_credential(entry.get("credential"), where),
+        schedules=_schedules(entry.get("schedules"), workspaces, where),
         console_password_hash=_hash(entry.get("console_password_hash"), where),
     )
 
@@ -403,6 +435,63 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
                 " (a space, a line break or a byte-order mark, say) [paste the token again, on one line]"
             )
     return Credential(name, value)
+
+
+def _schedules(entries: t.Any, workspaces: tuple[str, ...], where: str) -> tuple[Schedule, ...]:
+    found = tuple(
+        _schedule(_a(dict, entry, f"{where}: schedules[{index}]"), workspaces, f"{where}: schedules[{index}]")
+        for index, entry in enumerate(_a(list, entries or [], f"{where}: schedules"))
+    )
+    names = [schedule.name for schedule in found]
+    if len(set(names)) < len(names):
+        raise Invalid(f"{where}: schedules has a name twice: {', '.join(sorted(names))} [name each differently]")
+    return found
+
+
+def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: str) -> Schedule:
+    name = _matching(
+        entry.get("name"), _SCHEDULE_NAME, f"{where}.name", "a lower-case letter, then at most 31 of a-z, 0-9 and -"
+    )
+    where = f"{where.partition(': ')[0]}: schedule '{name}'"
+    workspace = workspaces[0] if entry.get("workspace") is None else entry["workspace"]
+    if workspace not in workspaces:
+        raise Invalid(f"{where}: workspace is {workspace!r:.80}; it can be {' or '.join(workspaces)}")
+    prompt, arguments = entry.get("prompt"), entry.get("arguments")
+    if (prompt is None) == (arguments is None):
+        what = "neither prompt nor arguments" if prompt is None else "both prompt and arguments"
+        raise Invalid(f"{where} has {what}; it must have one [prompt: what the CLI is to do]")
+    return Schedule(
+        name=name,
+        calendar=_matching(
+            entry.get("calendar"), _CALENDAR, f"{where}: calendar", "one of systemd's, such as 'Mon..Fri 03:00'"
+        ),
+        workspace=workspace,
+        prompt=None if prompt is None else _text(prompt, f"{where}: prompt"),
+        arguments=None
+        if arguments is None
+        else tuple(
+            _text(word, f"{where}: arguments[{index}]", empty=True)
+            for index, word in enumerate(_a(list, arguments, f"{where}: arguments"))
+        ),
+        timeout=_matching(
+            entry.get("timeout") or "1h", _SPAN, f"{where}: timeout", "a whole number with s, min, h or d, such as 2h"
+        ),
+    )
+
+
+def _text(value: t.Any, where: str, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise Invalid(f"{where} is {value!r:.80}; it must be text without NUL")
+    if not (value.strip() or empty):
+        raise Invalid(f"{where} is empty [say what is to be done]")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"{where} holds half of a surrogate pair, which is no character [write it as text]") from None
+    if size > _MOST_PROMPT:
+        cure = "put the text into a file in the workspace, and name that"
+        raise Invalid(f"{where} has {size} bytes; it can have {_MOST_PROMPT} [{cure}]")
+    return value
 
 
 def _hash(value: t.Any, where: str) -> str | None:

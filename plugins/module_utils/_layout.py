@@ -73,6 +73,16 @@ def approval(slot: str) -> str:
     return f"{SLOTS_D}/{slot}/approval"
 
 
+def schedules(slot: str) -> str:
+    """Return the directory with what the slot's schedules are to do."""
+    return f"{SLOTS_D}/{slot}/schedules"
+
+
+def schedule(slot: str, name: str) -> str:
+    """Return the file that says what one schedule is to do."""
+    return f"{schedules(slot)}/{name}.json"
+
+
 def credential(slot: str, provider: str) -> str:
     """Return the slot's credential file for one provider, read by PID 1 only."""
     return f"{CREDENTIALS}/{slot}/{provider}.env"
@@ -96,6 +106,15 @@ def escaped(slot: str) -> str:
 def slice_unit(slot: str) -> str:
     """Return the slice that holds all of the slot's sessions and daemons."""
     return f"confined-slots-{escaped(slot)}.slice"
+
+
+def schedule_unit(slot: str, name: str) -> str:
+    """Return a schedule's service and timer, without their suffix; the empty name gives what all the slot's begin with.
+
+    No slot's name and no session's id can make another unit of that name: a plain dash ends the escaped slot, and an id
+    begins with a digit.
+    """
+    return f"confined-slots-{escaped(slot)}-schedule-{name}"
 
 
 def session_unit(slot: str, session: str) -> str:

@@ -50,6 +50,7 @@ examples:
   sudo slotctl run coder
   sudo slotctl run coder --workspace review -- --continue
   sudo slotctl run coder --prompt 'run the tests' < /dev/null > out.txt
+  sudo slotctl run coder --unattended --prompt 'run the tests'      # for timers: it asks nothing, and waits for nobody
 """
 RESUME = """\
 The session is named by its own id, as `slotctl sessions` shows it, and runs in the workspace that it had. It is refused
@@ -129,9 +130,12 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--details", action="store_true", help="every path, program and variable too")
     command("binds", "show every path that a session sees, with the reason")
     started = command("run", "start a session of a slot's CLI and wait for its end", RUN)
-    started.usage = "slotctl run SLOT [--workspace W] [--json] [-- CLI-ARGS]"
+    started.usage = "slotctl run SLOT [--workspace W] [--prompt TEXT] [--unattended] [--json] [-- CLI-ARGS]"
     started.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
     started.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    started.add_argument(
+        "--unattended", action="store_true", help="without a person: all that is missing is refused first, no input"
+    )
     again = command("resume", "go on with the conversation of an earlier session", RESUME, of_slot=False)
     again.usage = "slotctl resume SESSION [--prompt TEXT] [--conversation ID] [--json] [-- CLI-ARGS]"
     again.add_argument("session", metavar="SESSION", help="the session's id, as `slotctl sessions` shows it")
@@ -146,6 +150,7 @@ def parser() -> argparse.ArgumentParser:
         "preflight", "say what a session without a person would lack", "exit status 1 if anything is missing"
     )
     looked.add_argument("--workspace", metavar="W", help="the workspace of that session (default: the slot's first)")
+    looked.add_argument("--schedule", metavar="NAME", help="the session of one of the slot's schedules")
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
     stopped = command(
@@ -167,6 +172,10 @@ def _dispatch(release: str, argv: list[str]) -> int:
         from .ended import session_ended
 
         return session_ended(argv[1], argv[2], os.environ)
+    if argv[:1] == ["scheduled"] and len(argv) == 3 and os.geteuid() == 0:  # the unit's of a schedule
+        from .scheduled import scheduled
+
+        return scheduled(argv[1], argv[2])
     cut = argv.index("--") if "--" in argv else len(argv)
     options, rest = parser().parse_args(argv[:cut]), argv[cut + 1 :]
     if cut < len(argv) and options.command not in TAKES_MORE:
@@ -177,7 +186,11 @@ def _dispatch(release: str, argv: list[str]) -> int:
         from . import words
         from .run import run
 
-        return run(options.slot, options.workspace, words.started(options.prompt, rest), json=options.json)
+        if options.unattended and options.prompt is None and not rest:
+            raise Failed("--unattended needs something to do [add --prompt TEXT, or the CLI's arguments after --]", 2)
+        alone = {"unattended": True} if options.unattended else None
+        given = words.started(options.prompt, rest)
+        return run(options.slot, options.workspace, given, json=options.json, unattended=alone)
     if options.command == "login":
         from . import words
         from .run import run
@@ -268,9 +281,14 @@ def _sessions_of(name: str) -> list[t.Any]:
 
 
 def _preflight(release: str, options: argparse.Namespace) -> int:
-    from . import preflight
+    from . import preflight, scheduled
 
-    found = preflight.preflight(options.slot, options.workspace)
+    if options.schedule is None:
+        found = preflight.preflight(options.slot, options.workspace)
+    elif options.workspace is None:
+        found = scheduled.looked_at(options.slot, options.schedule)
+    else:
+        raise Failed("a schedule has a workspace of its own [leave out --workspace or --schedule]", 2)
     _show(options, found, preflight.show)
     return 0 if found["ready"] else EXIT_FAILED
 

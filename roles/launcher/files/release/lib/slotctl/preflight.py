@@ -18,18 +18,25 @@ from confined_slots._refusals import Refusal
 from . import readiness, trial
 from .slots import Slot, current_release, load
 from .tables import table
+from .words import started
+
+if t.TYPE_CHECKING:
+    from .run import Words
 
 FREE_BYTES = 256 << 20
 FREE_FILES = 1000
 
 
-def preflight(name: str, workspace: str | None) -> dict[str, t.Any]:
-    """Return every check of a session in a workspace (default: the slot's first), and whether it would start."""
+def preflight(name: str, workspace: str | None, words: Words | None = None) -> dict[str, t.Any]:
+    """Return every check of a session in a workspace (default: the slot's first), and whether it would start.
+
+    words makes the CLI's arguments; those of a prompt are meant if it is left out.
+    """
     slot = load(name, workspace)
     chosen = workspace if workspace is not None else next(iter(slot.base["workspaces"]))
     more: tuple[readiness.Check, ...] = (
         ("workspace", lambda slot: workspace_path(slot.records, chosen)),
-        ("headless", _headless),
+        ("headless", lambda slot: _headless(slot, words or started("", []))),
         ("space", lambda slot: _space(workspace_path(slot.records, chosen))),
         ("sandbox", lambda slot: _sandbox(slot, chosen)),
     )
@@ -55,19 +62,20 @@ def missing(found: dict[str, t.Any]) -> Refusal | None:
     failed = [check for check in found["checks"] if check["refusal"]]
     if not failed:
         return None
-    what = "; ".join(f"{check['refusal']}: {check['what']}" for check in failed)
+    what = "; ".join(dict.fromkeys(f"{check['refusal']}: {check['what']}" for check in failed))
     return Refusal(failed[0]["refusal"], f"preflight failed: {what}", f"slotctl preflight {found['slot']}")
 
 
-def _headless(slot: Slot) -> str:
-    if not slot.policy["provider"].get("headless"):
-        name = slot.policy["provider"]["name"]
-        raise Refusal("policy-invalid", f"the profile of {name} has no command line for it", "see docs/providers.md")
+def _headless(slot: Slot, words: Words) -> str:
+    words(slot)
     return "runs without a person"
 
 
 def _space(path: str) -> str:
-    found = os.statvfs(path)
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        raise Refusal("space-low", f"{path}: {error.strerror}", "make it, or converge the host") from None
     free = found.f_bavail * found.f_frsize
     if free < FREE_BYTES or (found.f_files and found.f_favail < FREE_FILES):
         least = f"it needs {FREE_BYTES >> 20} MiB and {FREE_FILES}"

@@ -33,26 +33,35 @@ MOST_NAMED = 80
 # systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
 STOP_PATIENCE = 3 * unit.STOP_SECONDS
 DRAIN_SECONDS = 2.0
+EXIT_CUT_SHORT = 1
 RETRY_MILLISECONDS = 200
 
 
-def run(name: str, workspace: str | None, words: Words, *, json: bool, resumes: str = "") -> int:
+def run(
+    name: str,
+    workspace: str | None,
+    words: Words,
+    *,
+    json: bool,
+    resumes: str = "",
+    unattended: dict[str, t.Any] | None = None,
+) -> int:
     """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start.
 
-    words makes the CLI's arguments of the slot; resumes is the session that this one goes on with.
+    words makes the CLI's arguments of the slot; resumes is the session that this one goes on with; unattended is what
+    the record says of a session without a person, which gets nothing to read, is refused with all that it lacks, and
+    has failed unless it ended by itself.
     """
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
-    start: dict[str, t.Any] = {
-        "event": "start",
-        "slot": printable(name)[:MOST_NAMED],  # nobody has checked these two yet
-        "session": "",
-        "workspace": printable(workspace or "")[:MOST_NAMED],
-        "caller": caller(),
-    }
+    start = asked(name, workspace) | (unattended or {})
     try:
         check_known(name)
         release = current_release()
+        if unattended:
+            _leave_alone()
+            start |= described(load(name, workspace), release)
+            check_all(name, workspace, words)
         verify_release(release)
         slot = load(name, workspace)
         ended.sweep(name)
@@ -72,6 +81,26 @@ def run(name: str, workspace: str | None, words: Words, *, json: bool, resumes: 
         ended.record_refusal(start, refusal)
         raise
     return Session(slot, release, start, files).run(json=json)
+
+
+def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
+    """Return the record of what was asked for, of which nothing has been checked yet."""
+    return {
+        "event": "start",
+        "slot": printable(name)[:MOST_NAMED],
+        "session": "",
+        "workspace": printable(workspace or "")[:MOST_NAMED],
+        "caller": caller(),
+    }
+
+
+def check_all(name: str, workspace: str | None, words: Words) -> None:
+    """Refuse a session without a person, naming all that it lacks: nobody is there to mend one thing and try again."""
+    from . import preflight
+
+    lacking = preflight.missing(preflight.preflight(name, workspace, words))
+    if lacking is not None:
+        raise lacking
 
 
 def caller() -> dict[str, t.Any]:
@@ -281,6 +310,8 @@ class Session:
             say(f"slotctl: session {self.session} ended at the slot's session_max")
         elif outcome == "stopped":
             say(f"slotctl: session {self.session} was stopped ({end.get('reason') or 'asked'})")
+        if outcome != "ended" and "unattended" in self.start:
+            status = status or EXIT_CUT_SHORT
         return 128 + self.received[0] if self.received else status
 
     def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:
@@ -304,6 +335,13 @@ def _open_run_directory(slot: str) -> int:
         os.close(parent)
         parent = open_trusted(_layout.RUN if name != slot else f"{_layout.RUN}/{slot}")
     return parent
+
+
+def _leave_alone() -> None:
+    """Make standard input /dev/null: what the session asks finds its end at once, and nothing waits for a person."""
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _terminal_modes() -> list[t.Any]:

@@ -195,6 +195,7 @@ def show_sessions(entries: list[Json]) -> str:
 def _row(entry: Json) -> tuple[str, ...]:
     why = _within(entry, "refusal", "code") or entry.get("reason", "")
     start, who = entry.get("start", entry.get("end", "")), _within(entry, "caller", "user")
+    who = f"schedule {entry['schedule']}" if "schedule" in entry else who
     mode = entry.get("mode", "")
     mode = f"{mode} (best effort)" if mode == "compatibility" else mode
     words = (entry.get("session") or "-", start, mode, entry.get("workspace", ""), who, entry["outcome"])
