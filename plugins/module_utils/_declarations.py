@@ -21,6 +21,7 @@ _CAPABILITY = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _SPAN = re.compile(r"[1-9][0-9]{0,5}(s|min|h|d)\Z")
+_LOGIN = re.compile(r"\s*\{.*\"refresh_?token", re.DOTALL | re.IGNORECASE)
 
 
 class Invalid(ValueError):
@@ -380,6 +381,11 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
         return Credential(name)
     if not isinstance(value, str) or not value.strip("\r\n"):
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
+    if _LOGIN.match(value.lstrip("\ufeff")):
+        raise Invalid(
+            f"{where}: credential-not-seedable: credential.value is a login with a refresh token, which is used once: a copy"
+            " logs the original out [log in on the host with slotctl login, or give a long-lived token or an API key]"
+        )
     for suffix in ("\r\n", "\n"):
         if value.endswith(suffix):
             value = value[: -len(suffix)]

@@ -23,7 +23,7 @@ def test_a_name_is_enough() -> None:
     (slot,) = parse([{"name": "coder"}])
     assert (slot.provider, slot.mode, slot.workspaces, slot.network, slot.binds) == (
         "shell",
-        "isolated",
+        None,
         ("main",),
         "none",
         (),
