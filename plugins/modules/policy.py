@@ -180,7 +180,8 @@ def unapproved(policy: Policy) -> str | None:
         check(words, read_approval(policy.slot.name))
     except Refusal as refusal:
         named = f"; its approval in the inventory is of {declared.fingerprint}" if declared else ""
-        return f"{refusal}{named}; the policy now is {policy.approved}"
+        now = "; the policy now is " + policy.approved if policy.account != UNKNOWN else ""
+        return f"{refusal}{named}{now}"
     return None
 
 
