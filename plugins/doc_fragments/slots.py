@@ -55,7 +55,7 @@ options:
             description: The person.
             type: str
             required: true
-          on:
+          "on":
             description: The day, as YYYY-MM-DD.
             type: str
             required: true

@@ -46,13 +46,24 @@ class Approval:
 def of_bytes(data: bytes) -> Approval:
     """Return an approval; BadPlan if the bytes are none, ValueError if what it is about cannot be read."""
     records = load(data, APPROVAL)
-    about = json.loads(value(records, "about"))
-    if not isinstance(about, dict) or not all(isinstance(about.get(key), dict) for key in ("policy", "evidence")):
+    try:
+        about = json.loads(value(records, "about"))
+    except RecursionError:
+        about = None
+    if not isinstance(about, dict) or not _is_policy(about.get("policy")) or not isinstance(about.get("evidence"), dict):
         raise ValueError("it does not say what was approved")
     named = (value(records, "slot"), value(records, "fingerprint"))
     if named != (about["policy"].get("slot"), about["policy"].get("fingerprint")):
         raise ValueError("it names another policy than it holds")
     return Approval(value(records, "by"), value(records, "on"), about["policy"], about["evidence"])
+
+
+def _is_policy(found: t.Any) -> bool:
+    """Return whether what was read has the shape that a comparison goes by."""
+    if not isinstance(found, dict) or not isinstance(found.get("provider"), dict):
+        return False
+    lists = [found.get("capabilities"), found.get("mounts")]
+    return all(isinstance(each, list) and all(isinstance(one, dict) for one in each) for each in lists)
 
 
 def read(slot: str) -> Approval | None:
@@ -80,7 +91,7 @@ def check(policy: Json, approval: Approval | None) -> str:
 
 def changed(old: Json, new: Json) -> tuple[str, str]:
     """Return the refusal's code for a change from one policy to another, and in words what it is."""
-    before, after = old.get("provider", {}), new["provider"]
+    before, after = old["provider"], new["provider"]
     if any(before.get(key) != after[key] for key in ("name", "version", "identity")):
         same = (before.get("name"), before.get("version")) == (after["name"], after["version"])
         words = "has other bytes" if same else f"was {before.get('name')} {before.get('version')}"
@@ -88,7 +99,7 @@ def changed(old: Json, new: Json) -> tuple[str, str]:
     if before.get("profile_version") != after["profile_version"]:
         words = f"has version {after['profile_version']}, not {before.get('profile_version')}"
         return "profile-changed", f"the profile of {after['name']} {words}"
-    had = {each["key"] for each in old.get("capabilities", ())}
+    had = {str(each.get("key")) for each in old["capabilities"]}
     added = [each["words"] for each in new["capabilities"] if each["key"] not in had]
     if added:
         return "capability-missing", f"these were added: {'; '.join(added)};"
@@ -102,10 +113,11 @@ def differences(old: Json, new: Json) -> list[str]:
         if old.get(key) != new.get(key):
             found.append(printable(f"{key}: {json.dumps(old.get(key))[:80]} -> {json.dumps(new.get(key))[:80]}"))
     before, after = (
-        {json.dumps(each, sort_keys=True): each for each in policy.get("mounts", ())} for policy in (old, new)
+        {json.dumps(each, sort_keys=True): each for each in policy["mounts"]} for policy in (old, new)
     )
     for word, some, others in (("no longer", before, after), ("new", after, before)):
-        found += [f"{word} {each['kind']} {each['target']}" for text, each in some.items() if text not in others]
+        gone = [each for text, each in some.items() if text not in others]
+        found += [printable(f"{word} {each.get('kind')} {each.get('target')}") for each in gone]
     return found[:6]
 
 

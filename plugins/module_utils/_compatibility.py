@@ -51,9 +51,9 @@ MASKED_AT_HOME = (
 def mounts(slot: Slot, provider: Provider, host: Host, granted: t.Sequence[Capability]) -> t.Iterator[Mount]:
     """Yield the mounts of compatibility mode, in the order in which they are made."""
     yield Mount("bind", "/", ROOT, "/", "ro")
-    yield from _strict.devices(slot)
     masks = [*_of_host(slot, host)]
     yield from masks
+    yield from _strict.devices(slot)
     if slot.network == "private":
         real = host.resolver.rpartition(" -> ")[2]
         yield Mount("data", real, _strict.RESOLVER[1], content=_strict.PRIVATE_RESOLVER)
@@ -93,6 +93,8 @@ def _of_host(slot: Slot, host: Host) -> t.Iterator[Mount]:
         source, where = host.masks[path], f"slot '{slot.name}': masks[{index}] is {path}"
         if source.kind == "missing" or source.real != path:
             raise Invalid(f"{where}, which does not exist on this host, or goes through a link [write where it is]")
+        if f"{path}/".startswith((f"{_layout.state(slot.name)}/", f"{_layout.RUN}/{slot.name}/")):
+            raise Invalid(f"{where}; that is the slot's own, which its sessions are given [take it out of masks]")
         if source.writable_parent:
             raise Invalid(f"{where}; {source.writable_parent} can be written by others, who could rename it [chown it]")
     hidden: list[str] = []

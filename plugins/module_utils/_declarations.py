@@ -26,6 +26,7 @@ _SCHEDULE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}\Z")
 _CALENDAR = re.compile(r"[A-Za-z0-9*~][A-Za-z0-9 *~:,./_+-]{0,199}\Z")
 # Linux takes 128 KiB as one argument of a program; the CLI's command line may have words around the prompt.
 _MOST_PROMPT = 100_000
+_LOGIN = re.compile(r"\s*\{.*\"refresh_?token", re.DOTALL | re.IGNORECASE)
 
 
 class Invalid(ValueError):
@@ -424,6 +425,11 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
         return Credential(name)
     if not isinstance(value, str) or not value.strip("\r\n"):
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
+    if _LOGIN.match(value.lstrip("\ufeff")):
+        raise Invalid(
+            f"{where}: credential-not-seedable: credential.value is a login with a refresh token, which is used once: a copy"
+            " logs the original out [log in on the host with slotctl login, or give a long-lived token or an API key]"
+        )
     for suffix in ("\r\n", "\n"):
         if value.endswith(suffix):
             value = value[: -len(suffix)]

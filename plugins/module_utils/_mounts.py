@@ -103,7 +103,8 @@ def check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
             upper, lower = (first, mount) if target.startswith(other) else (mount, first)
             if not (target.startswith(other) or other.startswith(target)):
                 continue
-            if upper.kind not in FRESH and (upper.kind, lower.kind) != ("dev", "tmpfs") and upper.target != "/":
+            of_host = upper is mounts[0] and upper.target == "/"
+            if upper.kind not in FRESH and (upper.kind, lower.kind) != ("dev", "tmpfs") and not of_host:
                 raise Invalid(
                     f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} "
                     "[choose a target of its own]"

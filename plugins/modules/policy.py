@@ -121,12 +121,19 @@ def compiled(slots: t.Sequence[Slot], params: dict[str, t.Any], *, predict: bool
 
 
 def kept_mode(slot: Slot, default: str) -> str:
-    """Return the mode that the slot has on this host, the default if there is no such slot yet."""
-    text = read(f"{_layout.policy(slot.name)}/policy.json")
+    """Return the mode that the slot has on this host, the default if there is no such slot yet.
+
+    Invalid where that cannot be told: to take the default then could be a step back to a weaker mode.
+    """
+    path = f"{_layout.policy(slot.name)}/policy.json"
+    text = read(path)
+    if text is None and look(_layout.plan(slot.name)) is None:
+        return default
     try:
-        mode = json.loads(text or b"{}").get("mode", default)
-    except (ValueError, AttributeError):
-        mode = default
+        mode = json.loads(text or b"")["mode"]
+    except (ValueError, KeyError, TypeError):
+        why = f"{path} cannot be read, so nobody knows which mode the slot has"
+        raise Invalid(f"slot '{slot.name}': {why} [declare its mode]") from None
     return check_mode_name(mode, f"slot '{slot.name}': mode")
 
 
@@ -173,7 +180,8 @@ def unapproved(policy: Policy) -> str | None:
         check(words, read_approval(policy.slot.name))
     except Refusal as refusal:
         named = f"; its approval in the inventory is of {declared.fingerprint}" if declared else ""
-        return f"{refusal}{named}; the policy now is {policy.approved}"
+        now = "; the policy now is " + policy.approved if policy.account != UNKNOWN else ""
+        return f"{refusal}{named}{now}"
     return None
 
 

@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.confined.slots.plugins.module_utils import (
     _capabilities,
     _layout,
-    _policy,
+    _mounts,
     _profile_schema,
     _profiles,
     _refusals,
@@ -85,9 +85,10 @@ def test_a_refusal_cannot_steer_a_terminal(text: str) -> None:
 
 def test_bw_06_the_hosts_proc_is_never_bound() -> None:
     """A fresh /proc or none: no fallback binds the host's, and no declaration can ask for it."""
-    assert "/proc" in _policy.FORBIDDEN
+    assert "/proc" in _mounts.FORBIDDEN
     source = "".join(
-        (ROOT / "plugins" / "module_utils" / name).read_text(encoding="utf-8") for name in ("_policy.py", "_launch.py")
+        (ROOT / "plugins" / "module_utils" / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("_policy", "_strict", "_compatibility", "_mounts", "_launch")
     )
     assert not re.search(r"bind[^\n]*/proc[\"']", source)
 
@@ -99,7 +100,7 @@ def test_es_04_the_limit_of_a_shared_network_is_stated() -> None:
 
 def test_a_mount_without_a_reason_does_not_exist() -> None:
     with pytest.raises(Invalid):
-        _policy.Mount("tmpfs", "/x", "")
+        _mounts.Mount("tmpfs", "/x", "")
 
 
 def test_no_two_slots_share_a_path() -> None:

@@ -199,7 +199,7 @@ def test_no_secret_reaches_policy_or_plan() -> None:
     policy = compiled(credential={"name": "API_KEY", "value": "s3cret-value"}, console_password_hash="$6$" + "a" * 40)
     assert b"s3cret-value" not in policy.plan() + policy.as_text().encode()
     assert b"$6$" not in policy.plan()
-    assert ("credential", "API_KEY") in _plan.load(policy.plan())
+    assert ("credential", "API_KEY", "") in _plan.load(policy.plan())
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,22}", fullmatch=True)
@@ -210,8 +210,8 @@ WORKSPACES = st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatc
 def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(
     name: str, workspaces: list[str]
 ) -> None:
-    (slot,) = parse([{"name": name, "workspaces": workspaces}])
-    records = _plan.load(_policy.compile_policy(slot, ACCOUNT, SHELL, HOST).plan())
+    (slot,) = parse([{"name": name, "mode": "isolated", "workspaces": workspaces}])
+    records = _plan.load(_policy.compile_all(slot, ACCOUNT, SHELL, HOST, {})[0].plan())
     for workspace in workspaces:
         path = _launch.workspace_path(records, workspace)
         options = _launch.bwrap_options(records, path, "s", {})
@@ -221,9 +221,10 @@ def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(
 
 
 def test_a_providers_variable_can_name_the_home() -> None:
-    provider = dataclasses.replace(SHELL, environment=(("TOOL_HOME", "{home}/.tool"),))
-    (slot,) = parse([{"name": "coder"}])
-    environment = dict(_policy.compile_policy(slot, ACCOUNT, provider, HOST).environment)
+    profile = dataclasses.replace(BASH, environment=(("TOOL_HOME", "{home}/.tool"),))
+    (slot,) = parse([{"name": "coder", "mode": "isolated"}])
+    provider = dataclasses.replace(SHELL, profile=profile)
+    environment = dict(_policy.compile_policy(slot, ACCOUNT, provider, HOST, {}).environment)
     assert environment["TOOL_HOME"] == environment["HOME"] + "/.tool"
 
 

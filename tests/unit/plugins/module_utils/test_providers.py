@@ -220,12 +220,9 @@ def test_the_compiler_gets_command_identities_and_tree(host: Host) -> None:
     for identity in provider.identities:
         assert identity.digest == _manifest.sha256(pathlib.Path(identity.path).read_bytes()) and identity.stamp
     assert provider.trees == ((top, "the program"),)
-    assert (provider.environment, provider.passed, provider.path) == (
-        (("FAKE_OFFLINE", "1"),),
-        ("LANG",),
-        (f"{top}/bin",),
-    )
-    assert (provider.version, provider.profile_version) == ("1.0.0", 1)
+    assert (provider.profile.environment, provider.profile.passed) == ((("FAKE_OFFLINE", "1"),), ("LANG",))
+    assert provider.path == (f"{top}/bin",)
+    assert (provider.name, provider.version, provider.profile.profile_version) == ("fake", "1.0.0", 1)
 
 
 def test_the_shell_is_the_distributions() -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .slots import Slot
 
 MOST_CREDENTIAL = 1 << 17
+_NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 def account(slot: Slot) -> str:
@@ -69,17 +70,24 @@ def credential(slot: Slot) -> str:
         raise Refusal("credential-missing", f"{path}: {error.strerror}", CONVERGE) from None
     try:
         found = os.fstat(descriptor)
+        if found.st_uid != 0 or found.st_mode & 0o177777 != 0o100600:
+            raise Refusal("credential-missing", f"{path} is not root's own file with mode 0600", CONVERGE)
         data = os.read(descriptor, MOST_CREDENTIAL)
     finally:
         os.close(descriptor)
-    if found.st_uid != 0 or found.st_mode & 0o177777 != 0o100600:
-        raise Refusal("credential-missing", f"{path} is not root's own file with mode 0600", CONVERGE)
     if not data:
         raise Refusal("credential-missing", f"{path} is empty", CONVERGE)
     ((name, _unused),) = values(slot.records, "credential")
     lines = data.split(b"\n")
     if len(lines) != 2 or lines[1] or not lines[0].startswith(name.encode() + b"="):
-        names = sorted({line.partition(b"=")[0].decode("ascii", "backslashreplace")[:64] for line in lines if line})
-        what = f"{path} must be one line that sets {name}; it has {len(lines) - 1}, with {', '.join(names)}"
+        names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
+        what = f"{path} must be one line, ended by LF, that sets {name}; it has {data.count(10)} line ends and sets {names}"
         raise Refusal("credential-malformed", what, CONVERGE)
     return path
+
+
+def _name_set_by(line: bytes) -> str:
+    """Return the variable that a line sets, "" if it may be a piece of a token: base64 ends in '=' and can look like one."""
+    name, _unused, rest = line.partition(b"=")
+    is_name = 0 < len(name) <= 64 and name[:1].isalpha() and _NAME.issuperset(name)
+    return name.decode("ascii") if is_name and rest.strip(b'="') else ""

@@ -152,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     looked.add_argument("--workspace", metavar="W", help="the workspace of that session (default: the slot's first)")
     looked.add_argument("--schedule", metavar="NAME", help="the session of one of the slot's schedules")
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
+    tested.add_argument("--workspace", metavar="W", help="where the probes run (default: the slot's first workspace)")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
     stopped = command(
         "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"
@@ -327,16 +328,13 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
     import dataclasses
 
     from .selftest import selftest
-    from .slots import load
     from .tables import table
-
-    load(options.slot)
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{printable(text)}")
 
-    rows = selftest(options.slot, release, mutate=not options.no_mutations, progress=progress)
+    rows = selftest(options.slot, release, options.workspace, mutate=not options.no_mutations, progress=progress)
     progress("")
     cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
     _show(

@@ -123,6 +123,9 @@ def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
         if keyword == "bind" and words[0] == "ro":
             changed = (*records[:index], ("bind", "rw", *words[1:]), *records[index + 1 :])
             yield Mutation(f"writable {words[-1]}", frozenset([f"bind:{words[-1]}"]), changed)
+        elif keyword == "bind-workspace" and words[0] == "ro":
+            changed = (*records[:index], ("bind-workspace", "rw"), *records[index + 1 :])
+            yield Mutation("writable workspace", frozenset(["read-only-workspace"]), changed)
 
 
 def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[str, str, str]]:
@@ -156,6 +159,11 @@ def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[st
 def _before_seals(records: tuple[Record, ...], *added: Record) -> tuple[Record, ...]:
     first = next(index for index, record in enumerate(records) if record[0] == "seal")
     return (*records[:first], *added, *records[first:])
+
+
+def read_only(records: t.Sequence[Record]) -> bool:
+    """Return whether the plan gives its workspace to be read only."""
+    return ("ro",) in values(list(records), "bind-workspace")
 
 
 def offline(records: t.Sequence[Record]) -> bool:

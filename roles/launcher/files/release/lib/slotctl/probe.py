@@ -275,12 +275,13 @@ def run(given: dict[str, t.Any]) -> Findings:
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),
-        "workspace": writable(f"{base}/workspaces/{given['workspace']}"),
         "run-directory": writable(f"{run_base}/{given['session']}"),
         "own-name": "" if os.uname().nodename == given["slot"] else f"the host is called {os.uname().nodename}",
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
+    workspace = f"{base}/workspaces/{given['workspace']}"
+    found |= {"read-only-workspace": sealed(workspace)} if given["read_only"] else {"workspace": writable(workspace)}
     if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
         found |= {
             "account-home": invisible(f"{base}/home"),

@@ -20,12 +20,13 @@ import typing as t
 
 from confined_slots import _layout
 from confined_slots._files import Owned, ensure_directory
-from confined_slots._launch import read_plan
+from confined_slots._launch import workspace_path
 from confined_slots._plan import Record, value, values
 from confined_slots._refusals import Refusal
 
 from . import trial
-from .mutations import DID_NOT_START, Mutation, mutations, offline
+from .mutations import DID_NOT_START, Mutation, mutations, offline, read_only
+from .slots import load
 
 PYTHON = "/usr/bin/python3"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
@@ -59,6 +60,7 @@ CLAIMS = {
     "own-shell": "null device and terminal are there",
     "private-network": "has a way out",
     "privileges": "no capability held or to be gained",
+    "read-only-workspace": "cannot write its workspace",
     "releases": "launcher and releases are not visible",
     "run-directory": "can write its run directory",
     "seal": "nothing can be added",
@@ -97,12 +99,23 @@ class Bench:
 
 
 def selftest(
-    slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _unused: None
+    slot: str,
+    release: str,
+    workspace: str | None = None,
+    *,
+    mutate: bool = True,
+    progress: t.Callable[[str], None] = lambda _unused: None,
 ) -> list[Row]:
-    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all."""
-    records = read_plan(_layout.plan(slot))
+    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all.
+
+    workspace is where the probes run, the slot's first if None; one that is narrower has a plan of its own.
+    """
+    loaded = load(slot, workspace)
+    records = loaded.records
+    chosen = workspace if workspace is not None else next(iter(loaded.base["workspaces"]))
+    workspace_path(records, chosen)
     with bench(slot, records) as stands:
-        run = Run(slot, release, records, stands)
+        run = Run(slot, chosen, release, records, stands)
         progress("confined")
         confined = run.confined(Mutation("none", frozenset(), tuple(records)))
         if confined is None:
@@ -169,9 +182,8 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
 class Run:
     """Runs the probes in one slot, with the plan or the launcher changed as a mutation says."""
 
-    def __init__(self, slot: str, release: str, records: list[Record], stands: Bench) -> None:
-        self.slot, self.release, self.records, self.stands = slot, release, records, stands
-        self.workspace = values(records, "workspace")[0][0]
+    def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
+        self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
         self.mode = json.loads(value(records, "policy"))["mode"]
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
@@ -206,6 +218,7 @@ class Run:
         return {
             "slot": self.slot,
             "workspace": self.workspace,
+            "read_only": read_only(self.records),
             "session": session,
             "state": _layout.state(self.slot),
             "run": f"{_layout.RUN}/{self.slot}",

@@ -58,11 +58,7 @@ def _find(root: str, pattern: list[str], since: float) -> t.Iterator[tuple[float
         before, marked, after = part.partition("{session}")
         below = []
         for directory in level:
-            try:
-                entries = list(os.scandir(directory))
-            except OSError:
-                continue
-            for entry in entries:
+            for entry in _entries(directory):
                 seen += 1
                 if seen > MOST_ENTRIES:
                     return
@@ -76,3 +72,12 @@ def _find(root: str, pattern: list[str], since: float) -> t.Iterator[tuple[float
                 elif fnmatch.fnmatchcase(entry.name, part) and entry.is_dir(follow_symlinks=False):
                     below.append(entry.path)
         level = below
+
+
+def _entries(directory: str) -> t.Iterator[os.DirEntry[str]]:
+    """Yield one entry after the other: who made the directory may have put millions there."""
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except OSError:
+        return
