@@ -12,6 +12,7 @@ import pytest
 from confined_slots import _layout
 from confined_slots._refusals import Refusal
 from slotctl import checks, preflight, slots
+from slotctl.words import started
 
 from .test_slots import POLICY
 
@@ -131,6 +132,9 @@ def test_cr_08_a_file_system_with_little_room_is_refused(monkeypatch: pytest.Mon
 
 
 def test_a_cli_that_cannot_run_without_a_person_is_said_before_it_is_scheduled() -> None:
-    assert preflight._headless(slot())
+    def headless(of: slots.Slot) -> str:
+        return preflight._headless(of, started("", []))
+
+    assert headless(slot())
     provider = {key: word for key, word in POLICY["provider"].items() if key != "headless"}
-    assert "has no command line for it" in refused("policy-invalid", preflight._headless, slot(provider=provider))
+    assert "has no command line to run without a person" in refused("policy-invalid", headless, slot(provider=provider))

@@ -109,7 +109,8 @@ def test_what_stands_after_two_dashes_is_the_clis(monkeypatch: pytest.MonkeyPatc
 
     seen: list[object] = []
 
-    def started(name: str, workspace: str | None, words: run.Words, *, json: bool) -> int:
+    def started(name: str, workspace: str | None, words: run.Words, *, json: bool, unattended: object) -> int:
+        assert unattended is None
         seen.extend((name, workspace, words(t.cast("slots.Slot", None)), json))
         return 42
 

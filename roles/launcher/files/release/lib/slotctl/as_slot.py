@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 
 
-def as_slot(uid: int, gid: int, work: t.Callable[[], bytes], most: int) -> bytes:
+def as_slot(uid: int, gid: int, work: t.Callable[[], bytes], most: int, seconds: float = SECONDS) -> bytes:
     """Return what work returns, at most that many bytes, run as the account; b"" if it fails or takes too long."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
@@ -30,7 +30,7 @@ def as_slot(uid: int, gid: int, work: t.Callable[[], bytes], most: int) -> bytes
             os._exit(0)
     os.close(write_end)
     try:
-        if select.select([read_end], [], [], SECONDS)[0]:
+        if select.select([read_end], [], [], seconds)[0]:
             return os.read(read_end, most)
         os.kill(child, signal.SIGKILL)
         return b""
@@ -46,6 +46,6 @@ def place(policy: dict[str, t.Any], path: str) -> str:
     for mount in policy["mounts"]:
         if mount["kind"] == "bind" and mount["target"] == home:
             return f"{mount['source']}/{path}"
-        if mount["kind"] == "bind" and rest and mount["target"] == f"{home}/{first}":
-            return f"{mount['source']}/{rest}"
+        if mount["kind"] == "bind" and mount["target"] == f"{home}/{first}":
+            return f"{mount['source']}/{rest}".rstrip("/")
     return ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, t.Any]
 
+SECONDS = 5.0
 MOST_ENTRIES = 100_000
 MOST_IDS = 20
 ID_LENGTH = 36
@@ -21,9 +22,10 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def where(policy: Json) -> Json:
-    """Return, as a record, the pattern by which the conversations are found on the host."""
-    patterns = policy["provider"].get("transcript") or []
-    return {"event": "transcripts", "pattern": place(policy, patterns[0]) if patterns else ""}
+    """Return, as a record, below which directory of the host and by which pattern the conversations are found."""
+    first, _unused, rest = (policy["provider"].get("transcript") or [""])[0].partition("/")
+    root = place(policy, first) if rest else ""
+    return {"event": "transcripts", "root": root, "pattern": rest if root else ""}
 
 
 def is_conversation(name: str) -> bool:
@@ -34,19 +36,15 @@ def is_conversation(name: str) -> bool:
 
 def written_since(record: Json, since: float, uid: int, gid: int) -> list[str]:
     """Return the ids of conversations written since a time (seconds), newest first; looks as the slot's account."""
-    root, _unused, rest = str(record.get("pattern", "")).partition("*")
-    if not rest:
+    root, parts = str(record.get("root", "")), str(record.get("pattern", "")).split("/")
+    if not root:
         return []
-    parts = ("*" + rest).split("/")
-    if not root.endswith("/"):
-        root, _unused, last = root.rpartition("/")
-        parts[0] = last + parts[0]
 
     def work() -> bytes:
         found = sorted(_find(root, parts, since), reverse=True)
         return "\n".join(name for _unused, name in found[:MOST_IDS]).encode()
 
-    data = as_slot(uid, gid, work, MOST_IDS * (ID_LENGTH + 1))
+    data = as_slot(uid, gid, work, MOST_IDS * (ID_LENGTH + 1), SECONDS)
     return [name for name in data.decode("ascii", "replace").split("\n") if is_conversation(name)]
 
 
