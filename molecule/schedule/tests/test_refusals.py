@@ -39,7 +39,6 @@ AWAY = "/root/of-the-tests"
 LACKS = {
     "workspace": Lack(("policy-invalid",), f"mv {WORKSPACE} {AWAY}", f"mv {AWAY} {WORKSPACE}"),
     "credential": Lack(("credential-missing",), f"mv {CREDENTIAL} {AWAY}", f"mv {AWAY} {CREDENTIAL}"),
-    "approval": Lack(("approval-missing",), declared={"mode": "verified"}),
     "all at once": Lack(
         ("approval-missing", "credential-missing", "policy-invalid"),
         f"mkdir {AWAY}; mv {WORKSPACE} {CREDENTIAL} {AWAY}",
