@@ -50,6 +50,8 @@ PI_MODEL = {
     "apiKey": "$OPENAI_API_KEY",
     "models": [{"id": "scripted", "contextWindow": 200000, "maxTokens": 8192}],
 }
+# unconfined it has not its profile's arguments, which say the same
+CODEX_QUIET = "[features]\nplugins = false\napps = false\n[analytics]\nenabled = false\n"
 CLIS = {
     "claude_code": Cli(
         "claude", "worthless-claude-token", {".claude/settings.json": '{"sandbox": {"enabled": true}}'}, {}, {}
@@ -60,7 +62,7 @@ CLIS = {
         {".codex/config.toml": 'sandbox_mode = "workspace-write"\n[features]\ndaemon_auto_start = true\n'},
         {},
         # managed settings need a mount point that these modes have not
-        {".codex/config.toml": f'openai_base_url = "http://127.0.0.1:{PORT}/v1"\n'},
+        {".codex/config.toml": f'openai_base_url = "http://127.0.0.1:{PORT}/v1"\n{CODEX_QUIET}'},
     ),
     "pi": Cli(
         "pi",
@@ -99,13 +101,14 @@ class Certification:
         cli = CLIS[provider]
         slot = cli.slot(mode)
         strict = mode in ("isolated", "verified")
+        filled = self.words(provider, slot)
         given = {
             "slot": slot,
             "mode": mode,
             "port": PORT,
             "secret": cli.secret,
             "files": {**cli.files, **(cli.hostile if strict else cli.loose_files)},
-            "commands": [self.command(check, provider, slot) for check in checks],
+            "commands": [command(check, filled) for check in checks],
             **({"words": words} if words else {}),
         }
         found: Json = json.loads(self.do(f"cd {THERE} && python3 on_host.py {shlex.quote(json.dumps(given))}"))
@@ -114,21 +117,18 @@ class Certification:
         found["outcomes"] = {check.id: said.get(check.id, "no answer") for check in checks}
         return found
 
-    def command(self, check: Check, provider: str, slot: str) -> str:
-        """Return a check's command, made to say whether it worked."""
-        secret = CLIS[provider].secret
-        programs = [each["path"] for each in self.policy(slot)["provider"]["identity"]]
-        words = {
+    def words(self, provider: str, slot: str) -> dict[str, str]:
+        """Return what is filled in in commands."""
+        other = next(name for name in CLIS if name != provider)
+        return {
             "SLOT": slot,
-            "OTHER": next(cli.slot("isolated") for name, cli in CLIS.items() if name != provider),
-            "UNUSED": next(name for name in CLIS if name != provider),
+            "OTHER": CLIS[other].slot("isolated"),
+            "UNUSED": other,
             "UID": self.do(f"id -u slot-{slot}"),
             # a pattern that does not find itself
-            "SECRET": secret.replace("worthless", "worthles[s]"),
-            "PROGRAMS": " ".join(programs),
+            "SECRET": CLIS[provider].secret.replace("worthless", "worthles[s]"),
+            "PROGRAMS": " ".join(each["path"] for each in self.policy(slot)["provider"]["identity"]),
         }
-        text = re.sub(r"\b(SLOT|OTHER|UNUSED|UID|SECRET|PROGRAMS)\b", lambda found: words[found[1]], check.command)
-        return f"if ( {text} ) </dev/null >/dev/null 2>&1; then echo '{check.id}: yes'; else echo '{check.id}: no'; fi"
 
     def policy(self, slot: str) -> Json:
         """Return a slot's policy."""
@@ -171,6 +171,13 @@ class Certification:
         (FOUND / f"{self.host.backend.hostname}.json").write_text(text + "\n", encoding="utf-8")
 
 
+def command(check: Check, filled: t.Mapping[str, str]) -> str:
+    """Return a check's command, made to say whether it worked; in a shell of its own, without the CLI's functions."""
+    text = re.sub("|".join(rf"\b{name}\b" for name in filled), lambda found: filled[found[0]], check.command)
+    said = f"then echo '{check.id}: yes'; else echo '{check.id}: no'; fi"
+    return f"if /bin/sh -c {shlex.quote(text)} </dev/null >/dev/null 2>&1; {said}"
+
+
 # What stands on the host to be got at, and by whom it could be: by each account, or by the slots' own.
 MARK = f"""
 set -e
@@ -191,8 +198,7 @@ for slot in $slots; do
   $as sh -c "echo certification-marker > /run/confined-slots/$slot/certification/certification-marker"
   echo "$account ALL=(ALL) NOPASSWD: ALL" > /etc/sudoers.d/certification-$slot
   systemd-run --quiet --collect --unit=certification-$slot --uid=$account -E LOOK=certification-marker \
-    /bin/sh -c 'tmux new-session -d; exec sleep 3600 certification-bystander 2>/dev/null || \
-      exec -a certification-bystander sleep 3600'
+    /bin/bash -c 'tmux new-session -d; exec -a certification-bystander sleep 3600'
 done
 systemd-run --quiet --collect --unit=certification-bystanders /usr/bin/python3 {THERE}/bystanders.py \
   $(for slot in $slots; do id -u slot-$slot; done)

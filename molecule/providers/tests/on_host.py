@@ -10,6 +10,7 @@ what the CLI said; `session`, its record; `left`, the processes left behind.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pwd
@@ -51,7 +52,8 @@ class Cli:
         there = {name: text.replace(self.home, self.account.pw_dir) for name, text in variables.items()} | self.secret
         words = self.words or [word.replace("{prompt}", "go") for word in provider["headless"]]
         command = [*self._as_slot(), "env", "-i", *(f"{name}={text}" for name, text in there.items())]
-        return self._served(commands, [*command, *provider["command"], *words])
+        programs = itertools.takewhile(lambda word: word.startswith("/"), provider["command"])
+        return self._served(commands, [*command, *programs, *words])
 
     def resume(self, commands: list[str], session: str) -> Json:
         """Go on with the conversation of a session."""
