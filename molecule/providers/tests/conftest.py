@@ -17,12 +17,10 @@ import typing as t
 
 import pytest
 import testinfra.host
+from checks import MODES, STATE, Check, checks_of
 
-from .checks import MODES, STATE, Check, checks_of
-
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-FOUND = ROOT / "build" / "certification"
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+FOUND = ROOT / "build" / "certification" / "found"
 THERE = "/root/certification"
 PORT = 18765
 
@@ -118,7 +116,7 @@ class Certification:
         return found
 
     def on_host(self, program: str, given: Json) -> Json:
-        """Return what one of the programs beside this file says on the host."""
+        """Return what a program of tests/certify says on the host."""
         found: Json = json.loads(self.do(f"cd {THERE} && python3 {program} {shlex.quote(json.dumps(given))}"))
         return found
 
@@ -231,7 +229,7 @@ def certification(host: testinfra.host.Host) -> collections.abc.Iterator[Certifi
     with tempfile.TemporaryDirectory() as directory:
         archive = pathlib.Path(directory) / "certification.tar"
         with tarfile.open(archive, "w") as tar:
-            for path in (*(ROOT / "tests" / "endpoint").glob("*.py"), *HERE.glob("*.py")):
+            for path in (*ROOT.glob("tests/certify/*.py"), *ROOT.glob("tests/endpoint/*.py")):
                 tar.add(path, path.name)
         words = {"src": str(archive), "dest": f"{THERE}.tar", "mode": "0600"}
         assert "checksum" in host.ansible("ansible.builtin.copy", json.dumps(words), check=False)

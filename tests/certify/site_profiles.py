@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copy the profiles that are to be certified for a site: python3 profiles.py DIRECTORY PORT
+"""Copy the profiles that are to be certified for a site: python3 site_profiles.py DIRECTORY PORT
 
 They differ from the collection's own in two things only: the CLI finds the scripted endpoint on that port of the host's
 loopback, and verified mode takes them for certified, as the run is to show that they can be.

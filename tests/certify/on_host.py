@@ -23,6 +23,7 @@ from script import Script
 
 SECONDS = 240
 SLEEP = "4711.5"  # what the run leaves behind
+STATE = (".claude", ".codex", ".pi")
 Json = dict[str, t.Any]
 
 
@@ -38,7 +39,10 @@ class Cli:
         self.words = given.get("words")
 
     def write(self, files: dict[str, str]) -> None:
-        """Write files below HOME, as the slot."""
+        """Empty the state that earlier runs have left, and write files below HOME; as the slot."""
+        for name in STATE:
+            words = ["sh", "-c", 'test ! -d "$1" || find "$1" -mindepth 1 -delete', "sh", self._outside(name)]
+            subprocess.run([*self._as_slot(), *words], check=True)
         for path, content in files.items():
             words = ["sh", "-c", 'mkdir -p "$(dirname "$1")" && cat > "$1"', "sh", self._outside(path)]
             subprocess.run([*self._as_slot(), *words], input=content.encode(), check=True)
@@ -93,7 +97,7 @@ class Cli:
         for mount in self.policy["mounts"]:
             if self.mode == "unconfined":
                 break
-            if mount["kind"] == "bind" and mount["mode"] == "rw" and inside.startswith(f"{mount['target']}/"):
+            if mount["kind"] == "bind" and mount["mode"] == "rw" and f"{inside}/".startswith(f"{mount['target']}/"):
                 return str(mount["source"] + inside.removeprefix(mount["target"]))
         return f"{self.account.pw_dir}/{path}"
 

@@ -4,8 +4,8 @@
 
 One argument, JSON: `slot`, `port`, `secret`, `daemon` (words that start the daemon), `words` (of the session, which
 would use it), `files` (path below HOME to content), and `open`, what is taken away for a mutation: `settings`, what the
-profile says against daemons; `tmp`, the session's own /tmp. Printed: `daemon`, whether it stands; `outside`, the host's mount namespace;
-`ran_in`, those in which the session's commands ran; `said`, the session's screen.
+profile says against daemons; `tmp`, the session's own /tmp. Printed: `daemon`, whether it stands; `outside`, the host's
+mount namespace; `ran_in`, those in which the session's commands ran; `said`, the session's screen.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Daemon(Cli):
             "RuntimeDirectory": f"confined-slots/{self.slot}/{session}",
         }
         words = [f"--property={name}={text}" for name, text in properties.items()]
-        launcher = "/opt/confined-slots/current/bin/slot-launcher"
-        return [unit.SYSTEMD_RUN, "--quiet", "--pty", "--wait", "--collect", *words, "--", launcher, plan, "main", session]
+        command = ["/opt/confined-slots/current/bin/slot-launcher", plan, "main", session]
+        return [unit.SYSTEMD_RUN, "--quiet", "--pty", "--wait", "--collect", *words, "--", *command]
 
 
 def runs() -> bool:

@@ -11,27 +11,29 @@ import socket
 import sys
 
 
+def listening(address: str | tuple[str, int]) -> socket.socket:
+    """Return a socket that listens on a path, an abstract name, or a port."""
+    listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(64)
+    return listener
+
+
 def main(uids: list[str]) -> None:
     """Listen."""
     paths = ["/run/docker.sock", *(f"/run/user/{uid}/bus" for uid in uids)]
-    listeners = []
     for path in paths:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    for family, address in (
-        *((socket.AF_UNIX, path) for path in paths),
-        (socket.AF_UNIX, "\0confined-slots-certification"),
-        (socket.AF_INET, ("127.0.0.1", 18766)),
-    ):
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(64)
-        listeners.append(listener)
+    addresses: list[str | tuple[str, int]] = [*paths, "\0confined-slots-certification", ("127.0.0.1", 18766)]
+    listeners = [listening(address) for address in addresses]
     for path in paths:
         os.chmod(path, 0o666)
     signal.pause()
+    for listener in listeners:
+        listener.close()
 
 
 if __name__ == "__main__":
