@@ -48,6 +48,11 @@ def approved_state(slot: str, provider: str, path: str) -> str:
     return f"{SLOTS}/{slot}/states/{provider}/{path}"
 
 
+def kept(slot: str, provider: str) -> str:
+    """Return the directory of dated copies of the provider's small state files, which no session sees."""
+    return f"{SLOTS}/{slot}/kept/{provider}"
+
+
 def workspace(slot: str, name: str) -> str:
     """Return a workspace's directory, the same on the host and inside."""
     return f"{SLOTS}/{slot}/workspaces/{name}"

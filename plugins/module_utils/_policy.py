@@ -136,6 +136,7 @@ class Policy:
             "resume_headless": profile.resume_headless,
             "login": profile.login,
             "transcript": (profile.transcript,) if profile.transcript else (),
+            "renames": profile.renames,
         }
 
     def slice_text(self) -> str:
@@ -223,6 +224,12 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
                 f"{where}: credential.name is {slot.credential.name}, which {profile.name} does not read; it can be"
                 f" {', '.join(names)} [name one of these]"
             )
+    given = {slot.credential.name} if slot.credential else set()
+    given |= {name for name, _unused in profile.environment}
+    given |= {name for capability in granted for name, _unused in capability.variables}
+    both = sorted(given.intersection(profile.conflicts))
+    if len(both) > 1:
+        raise Invalid(f"{where}: {' and '.join(both)} are both set, of which {profile.name} takes one [leave one out]")
     if slot.credential and slot.credential.name in profile.denied:
         raise Invalid(f"{where}: credential.name is {slot.credential.name}, which its profile denies [take it away]")
     if slot.mode != "verified":

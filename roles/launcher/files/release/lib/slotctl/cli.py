@@ -64,6 +64,10 @@ APPROVE = """\
 Verified mode runs nothing without it. It needs a person on a terminal, never one in a slot. A change of provider,
 profile, capabilities or policy asks for a new one.
 """
+RESTORE = """\
+Before each session the small files that its CLI rewrites (settings, login) are copied if they have changed; the newest
+five copies stay. A login that rotates its tokens may have to be done anew after an older one was put back.
+"""
 TAKES_MORE = ("run", "resume", "login")
 
 
@@ -135,6 +139,8 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--conversation", metavar="ID", help="which of several that the session wrote")
     entered = command("login", "log the slot's CLI in, inside its own HOME", "what stands after -- goes to it too")
     entered.usage = "slotctl login SLOT [--json] [-- CLI-ARGS]"
+    again = command("restore", "list the copies of its CLI's state files, or put one back", RESTORE)
+    again.add_argument("date", metavar="DATE", nargs="?", help="the copy to put back, as the list shows it")
     command("approve", "approve the policy of a slot in verified mode", APPROVE)
     looked = command(
         "preflight", "say what a session without a person would lack", "exit status 1 if anything is missing"
@@ -239,6 +245,28 @@ def _approve(release: str, options: argparse.Namespace) -> int:
     return 0
 
 
+def _restore(release: str, options: argparse.Namespace) -> int:
+    from . import ended, kept
+    from .slots import load
+
+    slot = load(options.slot)
+    ended.sweep(options.slot)
+    if options.date is None:
+        _show(options, kept.listed(slot), lambda dates: "".join(f"{date}\n" for date in dates) or "no copies\n")
+        return 0
+    if _sessions_of(options.slot):
+        raise Failed(f"sessions of slot {options.slot} run [stop them: slotctl stop {options.slot}]")
+    found = kept.restore(slot, options.date)
+    _show(options, {"restored": found}, lambda _unused: "".join(f"{name} was put back\n" for name in found))
+    return 0
+
+
+def _sessions_of(name: str) -> list[t.Any]:
+    from confined_slots import _sessions
+
+    return _sessions.live_sessions(name)
+
+
 def _preflight(release: str, options: argparse.Namespace) -> int:
     from . import preflight
 
@@ -340,6 +368,7 @@ COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
     "policy": _policy,
     "approve": _approve,
     "preflight": _preflight,
+    "restore": _restore,
     "binds": _binds,
     "sessions": _sessions,
     "stop": _stop,

@@ -15,7 +15,7 @@ from confined_slots._manifest import open_trusted, verify_release
 from confined_slots._plan import value
 from confined_slots._refusals import Refusal, printable
 
-from . import checks, ended, transcripts, unit
+from . import checks, ended, kept, transcripts, unit
 from .slots import Slot, check_known, current_release, load
 from .streams import Streams, copy, open_missing
 from .tables import say
@@ -66,6 +66,7 @@ def run(name: str, workspace: str | None, words: Words, *, json: bool, resumes: 
             "session": _sessions.new_session(),
             "start": _sessions.now(),
         }
+        kept.keep(slot)
         files = Files(slot, start, arguments)
     except Refusal as refusal:
         ended.record_refusal(start, refusal)

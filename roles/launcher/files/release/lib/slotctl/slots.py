@@ -37,6 +37,7 @@ SHAPE = {
         "resume_headless?": [str],
         "login?": [str],
         "transcript?": [str],
+        "renames?": [str],
     },
     "capabilities": [{"key": str, "words": str, "why": str}],
     "workspaces": dict,

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import os
-import select
+
+from .as_slot import as_slot, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, t.Any]
 
-SECONDS = 5.0
 MOST_ENTRIES = 100_000
 MOST_IDS = 20
 ID_LENGTH = 36
@@ -21,15 +21,9 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def where(policy: Json) -> Json:
-    """Return, as a record, below which directory of the host and by which pattern the conversations are found."""
-    home, patterns = policy["environment"]["set"]["HOME"], policy["provider"].get("transcript") or [""]
-    first, _unused, rest = patterns[0].partition("/")
-    record: Json = {"event": "transcripts", "root": "", "pattern": ""}
-    for mount in policy["mounts"]:
-        if mount["kind"] == "bind" and rest and mount["target"] in (home, f"{home}/{first}"):
-            below = first if mount["target"] == home else ""
-            record |= {"root": os.path.join(mount["source"], below), "pattern": rest}
-    return record
+    """Return, as a record, the pattern by which the conversations are found on the host."""
+    patterns = policy["provider"].get("transcript") or []
+    return {"event": "transcripts", "pattern": place(policy, patterns[0]) if patterns else ""}
 
 
 def is_conversation(name: str) -> bool:
@@ -40,27 +34,19 @@ def is_conversation(name: str) -> bool:
 
 def written_since(record: Json, since: float, uid: int, gid: int) -> list[str]:
     """Return the ids of conversations written since a time (seconds), newest first; looks as the slot's account."""
-    if not record.get("root"):
+    root, _unused, rest = str(record.get("pattern", "")).partition("*")
+    if not rest:
         return []
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            found = sorted(_find(str(record["root"]), str(record["pattern"]).split("/"), since), reverse=True)
-            os.write(write_end, "\n".join(name for _unused, name in found[:MOST_IDS]).encode())
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    data = b""
-    if select.select([read_end], [], [], SECONDS)[0]:
-        data = os.read(read_end, MOST_IDS * (ID_LENGTH + 1))
-    else:
-        os.kill(child, 9)
-    os.close(read_end)
-    os.waitpid(child, 0)
+    parts = ("*" + rest).split("/")
+    if not root.endswith("/"):
+        root, _unused, last = root.rpartition("/")
+        parts[0] = last + parts[0]
+
+    def work() -> bytes:
+        found = sorted(_find(root, parts, since), reverse=True)
+        return "\n".join(name for _unused, name in found[:MOST_IDS]).encode()
+
+    data = as_slot(uid, gid, work, MOST_IDS * (ID_LENGTH + 1))
     return [name for name in data.decode("ascii", "replace").split("\n") if is_conversation(name)]
 
 
