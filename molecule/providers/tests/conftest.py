@@ -207,6 +207,7 @@ systemd-run --quiet --collect --unit=certification-bystanders /usr/bin/python3 {
   $(for slot in $slots; do id -u slot-$slot; done)
 """
 UNMARK = f"""
+set -e
 systemctl stop 'certification-*'
 rm -rf {THERE} /srv/certification /usr/local/certification /etc/certification /usr/local/bin/certification-id \
   /tmp/certification-marker /run/certification-marker /home/oper/certification-marker /run/docker.sock \
@@ -233,6 +234,7 @@ def certification(host: testinfra.host.Host) -> collections.abc.Iterator[Certifi
                 tar.add(path, path.name)
         words = {"src": str(archive), "dest": f"{THERE}.tar", "mode": "0600"}
         assert "checksum" in host.ansible("ansible.builtin.copy", json.dumps(words), check=False)
+    found.do(f"slots={slots}\n{UNMARK}")  # a run that was killed has left them
     found.do(f"mkdir -p {THERE} && tar -xf {THERE}.tar -C {THERE} && rm {THERE}.tar")
     try:
         found.do(f"slots={slots}\n{MARK}")
