@@ -126,6 +126,7 @@ def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> colle
     operator = Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
     operator.play(str(COLLECTION / "molecule/modes/converge.yml"), "--tags", "accounts,policy,permissions")
     operator.do(f"rm -f {SLOTS_D}/*/approval")
+    operator.policy(operator.slots())
     yield operator
     operator.do(f"rm -f {SLOTS_D}/*/approval")
     operator.policy(operator.slots())

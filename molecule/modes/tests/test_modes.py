@@ -232,9 +232,11 @@ def test_slots_that_are_there_keep_their_mode_whatever_the_default_becomes(opera
 
 @pytest.mark.parametrize("default", MODES.values())
 def test_only_a_new_slot_gets_the_default(operator: Operator, default: str) -> None:
-    predicted = operator.policy([{"name": "fresh"}], check=True, default_mode=default)
-    written = next(each for each in predicted["diff"] if "policy.json" in each["after_header"])
-    assert json.loads(written["after"])["mode"] == default
+    predicted = operator.policy([{"name": "fresh"}], check=True, default_mode=default)["fingerprints"]
+    declared = {
+        mode: operator.policy([{"name": "fresh", "mode": mode}], check=True)["fingerprints"] for mode in MODES.values()
+    }
+    assert [mode for mode, fingerprint in declared.items() if fingerprint == predicted] == [default]
 
 
 def test_check_mode_predicts_what_a_converge_then_does(operator: Operator) -> None:

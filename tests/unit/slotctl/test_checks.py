@@ -84,6 +84,12 @@ def test_cr_05_a_second_variable_is_refused_by_its_name(path: pathlib.Path) -> N
     assert "that sets KEY; it has 2 line ends and sets ANTHROPIC_API_KEY, KEY" in refused("credential-malformed")
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"\r", b" ", b"\x7f", b"\xff", "\u00e4".encode()], ids=repr)
+def test_cr_05_a_byte_that_no_token_has_is_refused_by_its_offset(path: pathlib.Path, byte: bytes) -> None:
+    path.write_bytes(b'KEY="sk-SEC' + byte + b'RET"\n')
+    assert refused("credential-malformed") == f"{path} has a byte at offset 11 that is no printable ASCII"
+
+
 @pytest.mark.parametrize("piece", ["RET", "SECRET==", 'SECRET="', "SECRET_A=", "s=ecret", "=SECRET", "\x1b[31mSECRET=x"])
 def test_cr_05_no_piece_of_a_wrapped_token_is_taken_for_a_name(path: pathlib.Path, piece: str) -> None:
     path.write_bytes(b'KEY="sk-SEC\n' + piece.encode() + b"\n")

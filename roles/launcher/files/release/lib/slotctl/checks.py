@@ -83,6 +83,10 @@ def credential(slot: Slot) -> str:
         names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
         what = f"{path} must be one line, ended by LF, that sets {name}; it has {data.count(10)} line ends and sets {names}"
         raise Refusal("credential-malformed", what, CONVERGE)
+    for offset, byte in enumerate(lines[0]):
+        if not 0x21 <= byte <= 0x7E:
+            what = f"{path} has a byte at offset {offset} that is no printable ASCII"
+            raise Refusal("credential-malformed", what, CONVERGE)
     return path
 
 

@@ -120,7 +120,7 @@ def remove_files(slot: str, session: str) -> None:
 def _conversations(slot: str, where: dict[str, t.Any], start: str) -> list[str]:
     """Return the ids of the CLI's conversations that were written since the session's start."""
     try:
-        began = calendar.timegm(time.strptime(start[:19], "%Y-%m-%dT%H:%M:%S"))
+        began = calendar.timegm(time.strptime(start[:19], "%Y-%m-%dT%H:%M:%S")) + int(start[20:23]) / 1000
         entry = pwd.getpwnam(_layout.account(slot))
     except (ValueError, KeyError):
         return []
