@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 LIBRARY = "lib/confined_slots"
-LAUNCHER = "bin/slot-launcher"
+LAUNCHER, BWRAP, SECCOMP = "bin/slot-launcher", "bin/bwrap", "lib/seccomp.bpf"
 DIRECTORY_MODE = 0o755
 MANIFEST_MODE = 0o444
 LINK = "link "
@@ -180,13 +180,17 @@ def check_directory(found: os.stat_result, path: str, *, on_the_way: bool) -> No
 def verify_release(directory: str, hot: frozenset[str] | None = None) -> dict[str, str]:
     """Return the digest of every file of a release, once each is what the release's manifest lists.
 
-    With hot only the launcher, lib/ and the modules of these names are read: what a launch executes before bwrap.
+    With hot only what a launch executes: these modules, the launcher, the filter; bwrap's digest is returned too, whose
+    bytes `open_listed` hashes.
 
     directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json,
     the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
     """
     try:
-        listed = check_tree(directory, chosen=None if hot is None else lambda listed: _executed(listed, hot))
+        if hot is None:
+            listed = check_tree(directory)
+        else:
+            listed = check_tree(directory, chosen=_all_but_bwrap, read=lambda manifest: _executed(manifest, hot))
     except Untrusted as error:
         raise Refusal("launcher-tampered", str(error), RELEASE_CURE) from None
     except OSError as error:
@@ -248,10 +252,13 @@ def resolve(path: str, listed: dict[str, str]) -> str:
     return found
 
 
-def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) -> dict[str, str]:
+def check_tree(
+    directory: str, tree: str = "", chosen: Chooser | None = None, read: t.Callable[[bytes], dict[str, str]] = entries
+) -> dict[str, str]:
     """Do the work of verify_release (no tree given) and verify_tree; Untrusted or OSError instead of a refusal.
 
-    chosen picks from what is listed the files to read; without it every file is read, and no other may stand there.
+    read returns what the manifest lists; chosen picks from that the files to read; without it every file is read, and
+    no other may stand there.
     """
     descriptor = open_trusted(directory)
     try:
@@ -266,7 +273,7 @@ def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) ->
             raise Untrusted(f"{shown} has digest {digest}, not the recorded {printable(tree)}")
         if not tree and not directory.endswith(f"-{digest[:SHORT]}"):
             raise Untrusted(f"{shown} has digest {digest[:SHORT]}…, which is not how the directory's name ends")
-        listed = entries(manifest)
+        listed = read(manifest)
         if chosen is None:
             _verify_all(descriptor, directory, listed)
         else:
@@ -277,15 +284,27 @@ def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) ->
         os.close(descriptor)
 
 
-def _executed(listed: dict[str, str], modules: frozenset[str]) -> list[str]:
-    """Return what a launch reads; bin/bwrap is not among it, `open_listed` hashes the bytes that are executed."""
-    found = []
-    for path in listed:
-        directory, _slash, name = path.rpartition("/")
-        module = directory.startswith(LIBRARY) and name.partition(".")[0] in modules
-        if module or directory == "lib" or path == LAUNCHER:
-            found.append(path)
+def _executed(manifest: bytes, modules: frozenset[str]) -> dict[str, str]:
+    """Return the entries of what a launch executes, found without reading the whole list: its digest vouches for it.
+
+    Python runs the bytecode of its own version that is listed, unchecked against its source, and else the source.
+    """
+    text = manifest.decode("ascii", "replace")
+    found = {}
+    for name in modules:
+        compiled = f"{LIBRARY}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
+        path = compiled if f'\n  "{compiled}": "' in text else f"{LIBRARY}/{name}.py"
+        found[path] = ""
+    for path in (*found, LAUNCHER, SECCOMP, BWRAP):
+        _unused, there, rest = text.partition(f'\n  "{path}": "')
+        if not there or rest[69:70] != '"':
+            raise Untrusted(f"{MANIFEST} does not list {path}")
+        found[path] = rest[:69]
     return found
+
+
+def _all_but_bwrap(listed: dict[str, str]) -> list[str]:
+    return [path for path in listed if path != BWRAP]
 
 
 def _verify_all(descriptor: int, directory: str, listed: dict[str, str]) -> None:
