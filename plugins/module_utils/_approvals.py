@@ -50,7 +50,11 @@ def of_bytes(data: bytes) -> Approval:
         about = json.loads(value(records, "about"))
     except RecursionError:
         about = None
-    if not isinstance(about, dict) or not _is_policy(about.get("policy")) or not isinstance(about.get("evidence"), dict):
+    if (
+        not isinstance(about, dict)
+        or not _is_policy(about.get("policy"))
+        or not isinstance(about.get("evidence"), dict)
+    ):
         raise ValueError("it does not say what was approved")
     named = (value(records, "slot"), value(records, "fingerprint"))
     if named != (about["policy"].get("slot"), about["policy"].get("fingerprint")):
@@ -112,9 +116,7 @@ def differences(old: Json, new: Json) -> list[str]:
     for key in sorted({*old, *new} - {"fingerprint", "mounts"}):
         if old.get(key) != new.get(key):
             found.append(printable(f"{key}: {json.dumps(old.get(key))[:80]} -> {json.dumps(new.get(key))[:80]}"))
-    before, after = (
-        {json.dumps(each, sort_keys=True): each for each in policy["mounts"]} for policy in (old, new)
-    )
+    before, after = ({json.dumps(each, sort_keys=True): each for each in policy["mounts"]} for policy in (old, new))
     for word, some, others in (("no longer", before, after), ("new", after, before)):
         gone = [each for text, each in some.items() if text not in others]
         found += [printable(f"{word} {each.get('kind')} {each.get('target')}") for each in gone]

@@ -63,7 +63,9 @@ class Operator:
     def play(self, playbook: str, *words: str) -> None:
         """Play a playbook on the host; AssertionError if it fails."""
         chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host))
-        done = subprocess.run(["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def do(self, script: str) -> str:
@@ -90,7 +92,8 @@ class Operator:
 
     def as_slot(self, slot: str, script: str) -> t.Any:
         """Run a script as the slot's account, outside of any session."""
-        return self.host.run("setpriv --reuid=slot-%s --regid=slot-%s --clear-groups sh -c %s" % (slot, slot, shlex.quote(script)))
+        account = f"slot-{slot}"
+        return self.host.run("setpriv --reuid=%s --regid=%s --clear-groups sh -c %s", account, account, script)
 
     def on_terminal(self, command: str, answer: str, prefix: str = "") -> t.Any:
         """Run a command on a terminal of its own, on which an answer is typed."""
@@ -111,7 +114,9 @@ class Operator:
     def trusted(self) -> str:
         """Return names, owners, modes and hashes of all that decides what sessions may do."""
         directories = "/etc/confined-slots /opt/confined-slots /etc/sudoers.d /etc/systemd/system"
-        listing = f"find {directories} -printf '%p %u:%g %m %s %l\\n'; find {directories} -type f -exec sha256sum {{}} +"
+        listing = (
+            f"find {directories} -printf '%p %u:%g %m %s %l\\n'; find {directories} -type f -exec sha256sum {{}} +"
+        )
         return self.do(f"({listing}) | sort")
 
 

@@ -44,11 +44,13 @@ def test_without_an_approval_nothing_runs_and_the_refusal_says_how_to_get_one(op
     assert (record["outcome"], record["mode"]) == ("refused", "verified")
 
 
-def test_an_approval_in_the_inventory_as_people_write_it_lets_it_run(operator: Operator, tmp_path: pathlib.Path) -> None:
+def test_an_approval_in_the_inventory_as_people_write_it_lets_it_run(
+    operator: Operator, tmp_path: pathlib.Path
+) -> None:
     """YAML takes the plain key `on` for a truth, and the day for a date."""
     slots = operator.approved(operator.slots())
     approval = slots[2].pop("approval")
-    text = f"  approval: {{by: alice, on: 2026-11-29, fingerprint: \"{approval['fingerprint']}\"}}\n"
+    text = f'  approval: {{by: alice, on: 2026-11-29, fingerprint: "{approval["fingerprint"]}"}}\n'
     listed = "".join(f"- {json.dumps(slot)}\n" if slot["name"] != "strict" else "" for slot in slots)
     strict = "".join(f"  {key}: {json.dumps(word)}\n" for key, word in slots[2].items())
     (tmp_path / "more.yml").write_text(f"slots:\n{listed}- {strict.strip()}\n{text}")
@@ -167,12 +169,18 @@ def test_verified_mode_refuses_what_nobody_certified_at_converge_and_the_old_pla
 
 def test_approvers_have_a_rule_of_their_own_that_sudo_takes(operator: Operator) -> None:
     operator.play(
-        "confined.slots.site", "--tags", "permissions_operators", "-e", '{"permissions_approvers": ["oper"], "permissions_operators": []}'
+        "confined.slots.site",
+        "--tags",
+        "permissions_operators",
+        "-e",
+        '{"permissions_approvers": ["oper"], "permissions_operators": []}',
     )
     try:
         rules = operator.do("visudo -cf /etc/sudoers.d/confined-slots > /dev/null && sudo -l -U oper")
         assert "PASSWD: /usr/local/sbin/slotctl ^approve" in rules and "^(run" not in rules
-        asked = operator.do("setpriv --reuid=oper --regid=oper --init-groups sudo -n slotctl approve strict 2>&1 || true")
+        asked = operator.do(
+            "setpriv --reuid=oper --regid=oper --init-groups sudo -n slotctl approve strict 2>&1 || true"
+        )
         assert "a password is required" in asked
     finally:
         operator.play("confined.slots.site", "--tags", "permissions_operators")

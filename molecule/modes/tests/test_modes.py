@@ -205,7 +205,14 @@ def test_pl_02_a_change_of_what_decides_would_have_been_noticed(operator: Operat
 
 @pytest.mark.parametrize(
     "words",
-    ["--mode compatibility", "--policy /tmp/policy.json", "--profile /tmp/shell.yml", "--capability x", "/bin/sh", "--work=main"],
+    [
+        "--mode compatibility",
+        "--policy /tmp/policy.json",
+        "--profile /tmp/shell.yml",
+        "--capability x",
+        "/bin/sh",
+        "--work=main",
+    ],
 )
 def test_pl_02_a_caller_can_name_no_mode_policy_or_executable(operator: Operator, words: str) -> None:
     done = operator.host.run(f"slotctl run strict {words} < /dev/null")
@@ -214,7 +221,9 @@ def test_pl_02_a_caller_can_name_no_mode_policy_or_executable(operator: Operator
 
 @pytest.mark.parametrize("variable", ["CONFINED_SLOT=loose", "HOME=/root", "SLOTCTL_MODE=compatibility", "PATH=/tmp"])
 def test_pl_02_nor_does_the_callers_environment(operator: Operator, variable: str) -> None:
-    done = operator.host.run(f"env {variable} /usr/local/sbin/slotctl run kept -- -c 'echo $CONFINED_SLOT $HOME' < /dev/null")
+    done = operator.host.run(
+        f"env {variable} /usr/local/sbin/slotctl run kept -- -c 'echo $CONFINED_SLOT $HOME' < /dev/null"
+    )
     assert done.stdout.split() == ["kept", f"{STATE}/kept/homes/shell"]
 
 
@@ -263,15 +272,22 @@ def test_a_running_session_keeps_its_policy_while_its_slot_is_converged_to_anoth
     main = f"{STATE}/kept/workspaces/main"
     operator.do(f"rm -f {main}/begun {main}/go-on")
     begin = f"slotctl run kept -- -c '{script}' < /dev/null > /run/said-of-the-tests 2>&1"
-    operator.do(f"({begin}; echo ended >> /run/said-of-the-tests) > /dev/null 2>&1 & {wait_for(f'[ -e {main}/begun ]')}")
+    operator.do(
+        f"({begin}; echo ended >> /run/said-of-the-tests) > /dev/null 2>&1 & {wait_for(f'[ -e {main}/begun ]')}"
+    )
     try:
-        operator.policy(operator.slots(kept={"mode": "verified", "binds": [], "capabilities": None, "workspaces": ["main"]}))
+        operator.policy(
+            operator.slots(kept={"mode": "verified", "binds": [], "capabilities": None, "workspaces": ["main"]})
+        )
         assert operator.refusal("kept")["refusal"] == "approval-missing"
     finally:
         operator.do(f"touch {main}/go-on")
     said = operator.do(f"{wait_for('grep -q ended /run/said-of-the-tests')}; cat /run/said-of-the-tests")
     assert said.split() == ["/etc/cron.daily", "Robot", "writes", "ended"]
     records = json.loads(operator.do("slotctl sessions kept --most 2 --json"))
-    assert [(record["mode"], record["outcome"]) for record in records] == [("verified", "refused"), ("isolated", "ended")]
+    assert [(record["mode"], record["outcome"]) for record in records] == [
+        ("verified", "refused"),
+        ("isolated", "ended"),
+    ]
     operator.policy(operator.slots())
     assert operator.said("kept", "ls ~/kept && rm ~/kept").endswith("/kept"), "the private HOME is as it was"
