@@ -71,9 +71,9 @@ def check_shared(slots: t.Sequence[Slot], profiles: t.Mapping[str, Profile]) -> 
         other = first.setdefault(slot.credential.value, slot.name)
         if other != slot.name:
             raise Invalid(
-                f"slots '{other}' and '{slot.name}': credential-shared: both have the same {slot.credential.name}, which"
-                f" {slot.provider} renews, so each would log the other out [log each in with slotctl login, or give each"
-                " a credential of its own]"
+                f"slots '{other}' and '{slot.name}': credential-shared: both have the same {slot.credential.name},"
+                f" which {slot.provider} renews, so each would log the other out [log each in with slotctl login, or"
+                " give each a credential of its own]"
             )
 
 

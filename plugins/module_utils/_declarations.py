@@ -427,8 +427,9 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
     if _LOGIN.match(value.lstrip("\ufeff")):
         raise Invalid(
-            f"{where}: credential-not-seedable: credential.value is a login with a refresh token, which is used once: a copy"
-            " logs the original out [log in on the host with slotctl login, or give a long-lived token or an API key]"
+            f"{where}: credential-not-seedable: credential.value is a login with a refresh token, which is used once:"
+            " a copy logs the original out [log in on the host with slotctl login,"
+            " or give a long-lived token or an API key]"
         )
     for suffix in ("\r\n", "\n"):
         if value.endswith(suffix):

@@ -92,9 +92,8 @@ class Operator:
 
     def as_slot(self, slot: str, script: str) -> t.Any:
         """Run a script as the slot's account, outside of any session."""
-        return self.host.run(
-            "setpriv --reuid=slot-%s --regid=slot-%s --clear-groups sh -c %s" % (slot, slot, shlex.quote(script))
-        )
+        account = f"slot-{slot}"
+        return self.host.run("setpriv --reuid=%s --regid=%s --clear-groups sh -c %s", account, account, script)
 
     def on_terminal(self, command: str, answer: str, prefix: str = "") -> t.Any:
         """Run a command on a terminal of its own, on which an answer is typed."""

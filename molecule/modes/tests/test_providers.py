@@ -165,9 +165,14 @@ def test_cr_02_a_copied_login_is_refused(operator: Operator) -> None:
     assert "credential-not-seedable" in done["msg"] and SECRET not in json.dumps(done["msg"])
 
 
-# How a byte is changed, and what says so. The credential's value has no hash on the host: nobody could guess one that a
-# slot can read, but what is no token any more is refused, and a converge puts the declared one back.
-FLIP = 'python3 -c \'import sys; p = sys.argv[1]; d = bytearray(open(p, "rb").read()); d[int(sys.argv[2])] ^= int(sys.argv[3]); open(p, "r+b").write(d)\''
+# A credential's value is not hashed on the host: what is no token any more is refused, and another token is put back by
+# the next converge.
+FLIP = """python3 -c '
+import sys
+path, position, change = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+data = bytearray(open(path, "rb").read())
+data[position] ^= change
+open(path, "r+b").write(data)'"""
 PLACES = {
     "executable": (f"{TREE}/bin/fake", -2, 1, "provider-changed"),
     "tree": (f"{TREE}/MANIFEST.json", -9, 1, "provider-changed"),

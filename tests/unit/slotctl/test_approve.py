@@ -98,7 +98,9 @@ def test_without_a_terminal_nobody_is_asked(host: dict[str, t.Any], terminal: se
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param({"cgroup": "0::/confined.slice/confined-slots.slice/confined-slots-a.slice/x.service\n"}, id="cgroup"),
+        pytest.param(
+            {"cgroup": "0::/confined.slice/confined-slots.slice/confined-slots-a.slice/x.service\n"}, id="cgroup"
+        ),
         pytest.param({"caller": {"uid": 1000, "user": "slot-a"}}, id="sudo's word"),
     ],
 )
@@ -108,9 +110,7 @@ def test_nothing_in_a_slot_approves(host: dict[str, t.Any], changed: dict[str, t
     assert host["written"] == []
 
 
-def test_the_kernels_word_about_the_caller_beats_sudos(
-    host: dict[str, t.Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernels_word_about_the_caller_beats_sudos(host: dict[str, t.Any], monkeypatch: pytest.MonkeyPatch) -> None:
     builder = pwd.struct_passwd(("slot-a", "x", 20000, 20000, "", "/", "/bin/bash"))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: {1000: ALICE, 20000: builder}[uid])
     host["caller"] = {"uid": 1000, "user": "alice", "login_uid": 20000}

@@ -56,7 +56,9 @@ def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "sudo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "policy", "binds", "run", "selftest", "stop", "sessions", "approve", "preflight"])
+@pytest.mark.parametrize(
+    "command", ["status", "policy", "binds", "run", "selftest", "stop", "sessions", "approve", "preflight"]
+)
 def test_an_unknown_slot_is_refused_with_the_known_ones(
     command: str, slots_d: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,7 +109,10 @@ def test_a_session_that_runs_is_not_resumed(log: Log) -> None:
 
 @pytest.mark.parametrize(
     ("conversations", "said"),
-    [([], "wrote no conversations [start a new session]"), ([ID, OTHER], f"{ID}, {OTHER} [name one with --conversation]")],
+    [
+        ([], "wrote no conversations [start a new session]"),
+        ([ID, OTHER], f"{ID}, {OTHER} [name one with --conversation]"),
+    ],
     ids=["none", "two"],
 )
 def test_without_exactly_one_conversation_none_is_guessed(log: Log, conversations: list[str], said: str) -> None:
@@ -132,9 +135,13 @@ def test_what_clis_would_take_for_an_id_too_is_refused(log: Log, name: str) -> N
     ("changed", "said"),
     [
         pytest.param({"mode": "compatibility"}, "mode was 'isolated'", id="mode"),
-        pytest.param({"provider": {**POLICY["provider"], "version": "2"}}, "provider was {'name': 'fake'", id="version"),
         pytest.param(
-            {"provider": {**POLICY["provider"], "identity": [{"path": "/p", "digest": "1"}]}}, "provider was", id="bytes"
+            {"provider": {**POLICY["provider"], "version": "2"}}, "provider was {'name': 'fake'", id="version"
+        ),
+        pytest.param(
+            {"provider": {**POLICY["provider"], "identity": [{"path": "/p", "digest": "1"}]}},
+            "provider was",
+            id="bytes",
         ),
         pytest.param({"provider": {**POLICY["provider"], "profile_version": 3}}, "profile_version was 2", id="profile"),
         pytest.param({"capabilities": []}, "capabilities was ['use_fake']", id="capabilities"),

@@ -28,7 +28,20 @@ def test_a_lower_case_uuid_is_an_id(name: uuid.UUID) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "last", "1", ID[:-1], f"{ID}0", ID.upper(), f" {ID}", f"{ID}\n", f"../{ID}", "-" * 36, f"--{ID}", ID.replace("-", "_")],
+    [
+        "",
+        "last",
+        "1",
+        ID[:-1],
+        f"{ID}0",
+        ID.upper(),
+        f" {ID}",
+        f"{ID}\n",
+        f"../{ID}",
+        "-" * 36,
+        f"--{ID}",
+        ID.replace("-", "_"),
+    ],
 )
 def test_part_of_an_id_a_title_or_a_path_is_none(name: str) -> None:
     assert not transcripts.is_conversation(name)
@@ -103,9 +116,17 @@ def test_those_written_since_are_found_the_newest_first(root: pathlib.Path) -> N
 
 @pytest.mark.parametrize(
     "name",
-    [f"rollout-x-{ID}.jsonl.bak", f"other-x-{ID}.jsonl", f"{ID}.jsonl", f"rollout-x-{ID.upper()}.jsonl", "rollout-x-\x1b[31m.jsonl",
-     "rollout-x-..jsonl", f"rollout-x-{ID}\n{ID}.json", "rollout-x-" + "a" * 36 + ".jsonl"],
-)  # fmt: skip
+    [
+        f"rollout-x-{ID}.jsonl.bak",
+        f"other-x-{ID}.jsonl",
+        f"{ID}.jsonl",
+        f"rollout-x-{ID.upper()}.jsonl",
+        "rollout-x-\x1b[31m.jsonl",
+        "rollout-x-..jsonl",
+        f"rollout-x-{ID}\n{ID}.json",
+        f"rollout-x-{'a' * 36}.jsonl",
+    ],
+)
 def test_hostile_names_are_passed_over(root: pathlib.Path, name: str) -> None:
     (root / name).touch()
     (root / os.fsdecode(b"rollout-\xff-" + ID.encode() + b".jsonl")).touch()

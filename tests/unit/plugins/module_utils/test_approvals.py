@@ -196,5 +196,5 @@ def test_pl_03_what_others_could_have_put_there_is_no_approval(path: pathlib.Pat
         path.symlink_to("real") if how == "link" else os.mkfifo(path)
     else:
         path.write_bytes(b"" if how == "empty" else compiled("verified")[0].plan())
-    with pytest.raises(Refusal, match="approval-missing: .*is no approval: "):
+    with pytest.raises(Refusal, match=r"approval-missing: .*is no approval: "):
         _approvals.read("coder")

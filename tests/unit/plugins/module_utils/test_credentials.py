@@ -160,7 +160,9 @@ def test_cr_01_a_login_that_is_renewed_belongs_to_one_slot() -> None:
 def test_cr_01_a_token_that_is_not_renewed_may_be_shared() -> None:
     _credentials.check_shared(two("sk-SECRET", "sk-SECRET"), profiles(refreshable=False))
     _credentials.check_shared(two("sk-SECRET", "sk-SECRET", "unheard_of"), profiles(refreshable=True))
-    _credentials.check_shared([Slot("a"), Slot("b", provider="pi", credential=Credential("API_KEY"))], profiles(refreshable=True))
+    _credentials.check_shared(
+        [Slot("a"), Slot("b", provider="pi", credential=Credential("API_KEY"))], profiles(refreshable=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,9 @@ def test_cr_01_a_token_that_is_not_renewed_may_be_shared() -> None:
     ],
 )
 def test_cr_02_a_login_file_cannot_be_a_credential_and_the_ways_that_work_are_named(login: str) -> None:
-    with pytest.raises(Invalid, match=r"credential-not-seedable: .*\[log in on the host .*token or an API key\]") as refused:
+    with pytest.raises(
+        Invalid, match=r"credential-not-seedable: .*\[log in on the host .*token or an API key\]"
+    ) as refused:
         parse([{"name": "a", "credential": {"name": "API_KEY", "value": login}}])
     assert "SECRET" not in str(refused.value)
 

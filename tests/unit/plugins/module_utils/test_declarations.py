@@ -137,7 +137,10 @@ NEW_KEYS: list[tuple[dict[str, t.Any], str]] = [
     ({"approval": {**APPROVAL, "by": "a\nb"}}, "approval.by is .*; it must name"),
     ({"approval": {**APPROVAL, "on": "29.11.2026"}}, "approval.on is '29.11.2026'; it can be a day such as"),
     ({"approval": {**APPROVAL, "on": None}}, "approval.on is 'None'; it can be a day"),
-    ({"approval": {**APPROVAL, "fingerprint": "sha256:0F"}}, "approval.fingerprint is 'sha256:0F'; it can be sha256: and"),
+    (
+        {"approval": {**APPROVAL, "fingerprint": "sha256:0F"}},
+        "approval.fingerprint is 'sha256:0F'; it can be sha256: and",
+    ),
     ({"approval": {"by": "alice"}}, "approval.fingerprint is None"),
     ({"workspaces": [{}]}, r"workspaces\[0\] is None; it can be at most 64"),
     ({"workspaces": [["main"]]}, r"workspaces\[0\] is \['main'\]"),
@@ -151,7 +154,10 @@ WIDER: list[tuple[dict[str, t.Any], str]] = [
     ({"credential": {"name": "KEY"}}, "credential is {'name': 'KEY'}; it must be a bool"),
     ({"read_only": "no"}, "read_only is 'no'; it must be a bool"),
     ({"read_only": None}, "read_only is None; it must be a bool"),
-    ({"capabilities": ["use_shell"]}, r"has 'capabilities'; it can have name, .*without_binds \[it can only take away\]"),
+    (
+        {"capabilities": ["use_shell"]},
+        r"has 'capabilities'; it can have name, .*without_binds \[it can only take away\]",
+    ),
     ({"binds": []}, "has 'binds'; it can have"),
     ({"mode": "compatibility"}, "has 'mode'; it can have"),
     ({"provider": "shell"}, "has 'provider'; it can have"),

@@ -267,7 +267,9 @@ def test_the_version_of_the_profile_that_is_meant_must_be_the_one_there_is(mode:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_second_name_for_the_credential_is_refused_with_those_the_cli_reads(mode: str) -> None:
-    with pytest.raises(Invalid, match="credential.name is OTHER_KEY, which fake does not read; it can be FAKE_API_KEY"):
+    with pytest.raises(
+        Invalid, match=r"credential\.name is OTHER_KEY, which fake does not read; it can be FAKE_API_KEY"
+    ):
         compiled(mode, credential={"name": "OTHER_KEY", "value": "k"})
 
 
@@ -339,7 +341,9 @@ def test_a_change_of_provider_or_profile_changes_the_fingerprint_or_is_refused(m
 @pytest.mark.parametrize("mode", MODES)
 def test_the_policy_for_people_has_the_same_fingerprint_as_the_plan(mode: str) -> None:
     policy = compiled(mode)[0]
-    assert as_read(policy)["fingerprint"] == policy.fingerprint() == _plan.value(_plan.load(policy.plan()), "fingerprint")
+    assert (
+        as_read(policy)["fingerprint"] == policy.fingerprint() == _plan.value(_plan.load(policy.plan()), "fingerprint")
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -94,7 +94,9 @@ def test_pl_02_a_restriction_never_gives_a_workspace_more_than_its_slot_has(
 
 
 @hypothesis.given(st.sampled_from(MODES), SLOTS)
-def test_what_is_read_only_for_the_slot_is_never_writable_in_a_plan_of_it(mode: str, declared: dict[str, t.Any]) -> None:
+def test_what_is_read_only_for_the_slot_is_never_writable_in_a_plan_of_it(
+    mode: str, declared: dict[str, t.Any]
+) -> None:
     policies = both(mode, declared)
     if policies is None:
         return
@@ -162,7 +164,10 @@ def test_each_restriction_takes_away_what_it_says(mode: str) -> None:
 @pytest.mark.parametrize(
     ("tight", "said"),
     [
-        ({"without_capabilities": ["use_nothing"]}, "without_capabilities names 'use_nothing', .* it declares use_fake"),
+        (
+            {"without_capabilities": ["use_nothing"]},
+            "without_capabilities names 'use_nothing', .* it declares use_fake",
+        ),
         ({"without_binds": ["/srv/other"]}, "without_binds names '/srv/other', .* it declares none"),
     ],
     ids=["capability", "bind"],

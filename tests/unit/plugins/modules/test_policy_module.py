@@ -58,7 +58,7 @@ def test_a_slot_that_is_there_keeps_its_mode_whatever_the_default_becomes(
 @pytest.mark.parametrize("mode", ["loose", 7, None, ["isolated"]], ids=str)
 def test_a_mode_that_is_none_is_refused_and_falls_back_to_nothing(slots_d: pathlib.Path, mode: object) -> None:
     (slots_d / "policy.json").write_text(json.dumps({"mode": mode}))
-    with pytest.raises(Invalid, match="slot 'coder': mode is .*; it can be compatibility, isolated, verified"):
+    with pytest.raises(Invalid, match=r"slot 'coder': mode is .*; it can be compatibility, isolated, verified"):
         kept()
 
 

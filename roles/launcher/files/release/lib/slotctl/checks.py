@@ -81,7 +81,7 @@ def credential(slot: Slot) -> str:
     lines = data.split(b"\n")
     if len(lines) != 2 or lines[1] or not lines[0].startswith(name.encode() + b"="):
         names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
-        what = f"{path} must be one line, ended by LF, that sets {name}; it has {data.count(10)} line ends and sets {names}"
+        what = f"{path} must be one line, ended by LF, that sets {name}; it has {len(lines) - 1} and sets {names}"
         raise Refusal("credential-malformed", what, CONVERGE)
     for offset, byte in enumerate(lines[0]):
         if not 0x21 <= byte <= 0x7E:
@@ -91,7 +91,7 @@ def credential(slot: Slot) -> str:
 
 
 def _name_set_by(line: bytes) -> str:
-    """Return the variable that a line sets, "" if it may be a piece of a token: base64 ends in '=' and can look like one."""
+    """Return the variable that a line sets, "" if it may be a piece of a token: base64 ends in '=' as well."""
     name, _unused, rest = line.partition(b"=")
     is_name = 0 < len(name) <= 64 and name[:1].isalpha() and _NAME.issuperset(name)
     return name.decode("ascii") if is_name and rest.strip(b'="') else ""
