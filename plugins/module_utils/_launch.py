@@ -2,19 +2,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a launch plan to a confined process: everything is checked, nothing is decided.
 
-On the launcher's hot path: imports os and sys, `_signal` for the dispositions that Python itself changes, and siblings
-of the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
+On the launcher's hot path: imports posix and sys, `_signal` for the dispositions that Python itself changes, and
+siblings of the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
 """
 
 from __future__ import annotations
 
 import _signal
-import os
+import posix as os  # os itself costs every session two milliseconds
 import sys
 
 from ._layout import approval, run_directory
 from ._manifest import Untrusted, open_listed, read_checked, sha256_of, verify_release
-from ._plan import APPROVAL, BadPlan, Record, load, value, values
+from ._plan import APPROVAL, BadPlan, Record, decoded, encoded, load, value, values
 from ._refusals import Refusal
 
 TYPE_CHECKING = False
@@ -66,13 +66,13 @@ def launch(
             str(_keep(keep, _memory(read_checked(f"{release}/lib/seccomp.bpf")))),
         ]
         for content, target in values(records, "data"):
-            options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(os.fsencode(content)))), target]
+            options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(encoded(content)))), target]
         if values(records, "network"):
             from ._network import options as network_options
 
             options += network_options(keep, [port for (port,) in values(records, "forward")])
         options += seals(records)
-        arguments = _keep(keep, _memory(b"".join(os.fsencode(word) + b"\0" for word in options)))
+        arguments = _keep(keep, _memory(b"".join(encoded(word) + b"\0" for word in options)))
         bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")
         close_all_but({*keep, bwrap})
         reset_signals()
@@ -119,7 +119,7 @@ def open_session(slot: str, session: str) -> Session:
     if os.fstat(status).st_uid != 0:
         raise Refusal("audit-unavailable", f"{base}.status is not root's", cure)
     os.set_inheritable(status, True)
-    return Session([os.fsdecode(word) for word in words], status)
+    return Session([decoded(word) for word in words], status)
 
 
 def check_recorded(records: list[Record], recorded: str) -> None:
@@ -207,12 +207,11 @@ def check_mounts(records: list[Record], workspace: str) -> None:
     cure = "mend it, or converge the host with the playbook confined.slots.site"
     seen: set[str] = set()
     for source in [workspace, *(bind[1] for bind in values(records, "bind"))]:
-        path = os.path.realpath(source)
         try:
-            os.stat(path)
+            path = real(source)
         except OSError as error:
             raise Refusal("policy-invalid", f"bind source {_chain(source)}: {error.strerror}", cure) from None
-        parent = os.path.dirname(path)
+        parent = above(path)
         while parent not in seen:
             seen.add(parent)
             found = os.stat(parent)
@@ -225,7 +224,7 @@ def check_mounts(records: list[Record], workspace: str) -> None:
                 raise Refusal(
                     "policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure
                 )
-            parent = os.path.dirname(parent)
+            parent = above(parent)
     for source in [workspace, *(path for (path,) in values(records, "own"))]:
         found = os.lstat(source)
         if found.st_mode & IS_FORMAT != IS_DIRECTORY or found.st_uid != int(uid):
@@ -244,7 +243,7 @@ def check_identity(records: list[Record]) -> None:
     cure = "converge the host with the playbook confined.slots.site"
     for path, wanted, stamp in values(records, "identity"):
         try:
-            descriptor = os.open(os.path.realpath(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(real(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Refusal("provider-missing", f"{_chain(path)}: {error.strerror}", cure) from None
         try:
@@ -362,7 +361,8 @@ def main(release: str, argv: list[str]) -> int:
                 f"{len(words)} words given",
                 "usage: slot-launcher [--json] PLAN WORKSPACE SESSION [POLICY]; start sessions with 'slotctl run SLOT'",
             )
-        launch(release, words[0], words[1], words[2], os.environ, *words[3:])
+        environ = {decoded(name): decoded(text) for name, text in os.environ.items()}
+        launch(release, words[0], words[1], words[2], environ, *words[3:])
     except Refusal as refusal:
         sys.stderr.write(f"{refusal.as_json()}\n" if json else f"slot-launcher: {refusal}\n")
         return 125
@@ -401,7 +401,7 @@ def _pipe(data: bytes) -> int:
 def _memory(data: bytes) -> int:
     descriptor = os.memfd_create("confined-slots", 0)
     os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.lseek(descriptor, 0, 0)
     return descriptor
 
 
@@ -413,6 +413,24 @@ def _keep(keep: list[int], descriptor: int) -> int:
 def _chain(path: str) -> str:
     """Return the path with each link it goes through, as people need it to find the broken one."""
     hops = [path]
-    while os.path.islink(hops[-1]) and len(hops) < 8:
-        hops.append(os.path.join(os.path.dirname(hops[-1]), os.readlink(hops[-1])))
+    while len(hops) < 8:
+        try:
+            target = os.readlink(hops[-1])
+        except OSError:
+            break
+        hops.append(target if target.startswith("/") else f"{above(hops[-1])}/{target}".replace("//", "/"))
     return " -> ".join(hops)
+
+
+def real(path: str) -> str:
+    """Return where a path leads, in the kernel's own words; OSError if it leads nowhere."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def above(path: str) -> str:
+    """Return the directory that holds an absolute path."""
+    return path.rpartition("/")[0] or "/"

@@ -9,7 +9,7 @@ only then lets bwrap go on. Runs as the slot's account, on the launcher's path f
 from __future__ import annotations
 
 import _signal
-import os
+import posix as os
 
 from ._refusals import Refusal
 

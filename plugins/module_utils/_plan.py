@@ -6,12 +6,10 @@
     keyword NUL value NUL ...          (each keyword has a fixed number of values)
 
 The order of the records that make mounts is the order of the mounts. Values are raw bytes on disk, so that any path
-can stand in a plan. On the launcher's hot path: imports os and what _manifest needs, no more.
+can stand in a plan. On the launcher's hot path: imports what _manifest needs, no more.
 """
 
 from __future__ import annotations
-
-import os
 
 from ._manifest import sha256
 
@@ -86,7 +84,7 @@ def dump(records: list[Record], form: Form = PLAN) -> bytes:
             raise ValueError(f"{record[0]!r} with {len(record) - 1} values is no record of a plan")
         if any("\0" in word for word in record):
             raise ValueError(f"a NUL cannot stand in a plan: {record!r}")
-    body = b"".join(os.fsencode(word) + b"\0" for record in records for word in record)
+    body = b"".join(encoded(word) + b"\0" for record in records for word in record)
     return f"{form.magic}\0{sha256(body)}\0".encode() + body
 
 
@@ -98,7 +96,7 @@ def load(data: bytes, form: Form = PLAN) -> list[Record]:
     digest, _unused, body = rest.partition(b"\0")
     if digest != sha256(body).encode():
         raise BadPlan("its bytes are not those that were compiled", tampered=True)
-    words = os.fsdecode(body).split("\0")
+    words = decoded(body).split("\0")
     if words.pop() != "":
         raise BadPlan("it ends within a word", tampered=False)
     records: list[Record] = []
@@ -114,6 +112,16 @@ def load(data: bytes, form: Form = PLAN) -> list[Record]:
         if sum(record[0] == keyword for record in records) != 1:
             raise BadPlan(f"it needs {keyword!r} exactly once", tampered=False)
     return records
+
+
+def encoded(text: str) -> bytes:
+    """Return the bytes of a path or word, as `decoded` made text of them."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decoded(data: bytes) -> str:
+    """Return a path or word as text, whatever its bytes are."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def values(records: list[Record], keyword: str) -> list[Record]:
