@@ -28,7 +28,9 @@ class Account:
     gid: int
 
 
-UNKNOWN = Account(-1, -1)  # check mode predicts an account that is still to be made
+# What check mode predicts of an account, and of a provider, that are still to be made.
+UNKNOWN = Account(-1, -1)
+UNKNOWN_DIGEST = "unknown"
 
 
 @dataclasses.dataclass(frozen=True)

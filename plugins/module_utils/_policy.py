@@ -15,7 +15,7 @@ import typing as t
 from . import _compatibility, _layout, _strict
 from ._capabilities import Capability, chosen, merge, refuse_variables
 from ._declarations import Invalid, Slot
-from ._host import Account, Host, Provider
+from ._host import UNKNOWN_DIGEST, Account, Host, Provider
 from ._manifest import sha256
 from ._mounts import Mount, as_record, check_targets
 from ._narrowing import narrowed
@@ -248,6 +248,13 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
         raise Invalid(
             f"{where}: mode is verified, but {profile.name} {certified.cli_version} was certified, and"
             f" {provider.version} is installed [pin {certified.cli_version}, or choose isolated]"
+        )
+    digests = {identity.digest for identity in provider.identities}
+    if certified.sha256 and not digests.intersection((certified.sha256, UNKNOWN_DIGEST)):
+        raise Invalid(
+            f"{where}: mode is verified, but the bytes of {profile.name} {provider.version} are not those that were"
+            " certified, or were certified on another machine [install it from where the profile says, or choose"
+            " isolated]"
         )
     keys = {capability.key for capability in granted}
     for capability in profile.capabilities:

@@ -18,14 +18,13 @@ import typing as t
 
 from . import _archive, _files, _layout, _manifest, _profiles
 from ._declarations import Invalid
-from ._host import Identity, Provider
+from ._host import UNKNOWN_DIGEST, Identity, Provider
 from ._in_use import in_use
 from ._launch import stamp_of
 from ._manifest import MANIFEST, Untrusted
 from ._refusals import Refusal, printable
 from ._steps import Step
 
-UNKNOWN = "unknown"
 CURE = "run the role confined.slots.providers with it"
 SOURCES = {"builtin": ("builtin",), "npm": ("npm", "archive"), "archive": ("archive",)}
 
@@ -303,7 +302,7 @@ def on_host(
         if not predict:
             raise Invalid(f"provider '{name}' is not installed on this host [{CURE}]")
         directory = directory_of(name, profile.version, root)
-        unknown = tuple(Identity(f"{directory}/{path}", UNKNOWN) for path in paths)
+        unknown = tuple(Identity(f"{directory}/{path}", UNKNOWN_DIGEST) for path in paths)
         return _provider(profile, profile.version, directory, unknown)
     directory = directory_of(name, record.chosen, root)
     try:

@@ -192,7 +192,7 @@ def test_pl_02_look_alikes_of_policy_profile_and_approval_change_nothing(operato
     operator.said(slot, "true")
     (record,) = json.loads(operator.do(f"slotctl sessions {slot} --most 1 --json"))
     assert (record["mode"], record["policy"]) == (MODES[slot], shown["fingerprint"])
-    operator.do(f"find {STATE}/{slot}/workspaces/main {STATE}/{slot}/home* -mindepth 1 -delete")
+    operator.do(f"cd {STATE}/{slot} && find workspaces/main home homes/* -mindepth 1 -delete")
 
 
 def test_pl_02_a_change_of_what_decides_would_have_been_noticed(operator: Operator) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import sys
 import subprocess
 import sys
 import typing as t

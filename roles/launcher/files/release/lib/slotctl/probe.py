@@ -239,6 +239,12 @@ def masked(target: str, kind: str, below: set[str]) -> str:
     return f"{target} shows {', '.join(sorted(found)[:5])}" if found else ""
 
 
+def mount_points() -> set[str]:
+    """Return where something is mounted; os.path.ismount() does not see a bind of a directory to its own place."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return {line.split(" ", 5)[4] for line in file}
+
+
 def same(target: str, content: str, read: t.Callable[[str], str]) -> str:
     """Return how what stands at target differs from content."""
     try:
@@ -292,8 +298,9 @@ def run(given: dict[str, t.Any]) -> Findings:
         }
     for target, kind, below in given["masks"]:
         found[f"mask:{target}"] = masked(target, kind, set(below))
+    points = mount_points()
     for target in given["holds"]:
-        found[f"hold:{target}"] = "" if os.path.ismount(target) else f"{target} could be renamed"
+        found[f"hold:{target}"] = "" if target in points else f"{target} could be renamed"
     if given["network"] == "private":
         found["private-network"] = routed()
     if given["network"] != "host":
