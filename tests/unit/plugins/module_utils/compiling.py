@@ -49,7 +49,7 @@ PROFILE: dict[str, t.Any] = {
         "status": "certified",
         "evidence": "evidence/fake.json",
         "cli_version": "1.2.3",
-        "sha256": "a" * 64,
+        "sha256": "f" * 64,
     },
 }
 SITE: dict[str, t.Any] = {

@@ -113,8 +113,9 @@ def changed_provider(**changed: t.Any) -> _host.Provider:
 
 
 def test_another_executable_is_named_as_such() -> None:
+    certified = provider(certification={**PROFILE["certification"], "sha256": "e" * 64})
     digest = (_host.Identity(f"{TREE}/bin/fake", "e" * 64, "2:2:2:2:2"),)
-    found = refusal(policy(by=changed_provider(identities=digest)), given(policy()))
+    found = refusal(policy(by=dataclasses.replace(certified, identities=digest)), given(policy()))
     assert (found.code, found.what) == (
         "provider-changed",
         "the provider fake 1.2.3 has other bytes since alice on 2026-11-29 approved the policy of slot coder",

@@ -246,6 +246,13 @@ def test_another_version_than_the_certified_one_is_refused() -> None:
     compiled("isolated", by=other)
 
 
+def test_other_bytes_of_the_certified_version_are_refused() -> None:
+    other = dataclasses.replace(provider(), identities=(_host.Identity(f"{TREE}/bin/fake", "e" * 64, "1:1:1:1:1"),))
+    with pytest.raises(Invalid, match=r"the bytes of fake 1\.2\.3 are not those that were certified"):
+        compiled("verified", by=other)
+    compiled("isolated", by=other)
+
+
 def test_a_capability_without_which_nothing_runs_must_be_granted() -> None:
     with pytest.raises(Invalid, match=r"capability-missing: fake cannot run without use_fake, 'Use Fake' \[add it"):
         compiled("verified", capabilities=["use_fake_login"])
