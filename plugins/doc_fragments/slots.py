@@ -32,22 +32,63 @@ options:
         type: str
         default: shell
       mode:
-        description: How the slot is confined.
+        description:
+          - How the slot is confined.
+          - V(compatibility) shows the host read-only, without the places known to hold secrets; best effort.
+          - V(isolated) shows nothing that is not listed, in a private HOME that stays.
+          - V(verified) keeps only the state that a capability names, and needs a person's approval.
+          - If left out, a slot keeps the mode that it has on the host, and a new one gets the host's default.
         type: str
-        choices: [isolated]
-        default: isolated
-      workspaces:
-        description: Names of the directories in which the CLI works.
+        choices: [compatibility, isolated, verified]
+      profile_version:
+        description: The version of the provider's profile that is meant; with another one nothing is compiled.
+        type: int
+      capabilities:
+        description: Keys of what the slot may do; the provider's own if left out.
         type: list
         elements: str
+      approval:
+        description: A person's approval of the slot's policy, for verified mode.
+        type: dict
+        suboptions:
+          by:
+            description: The person.
+            type: str
+            required: true
+          "on":
+            description: The day, as YYYY-MM-DD.
+            type: str
+            required: true
+          fingerprint:
+            description: The fingerprint of the policy, as C(slotctl policy) shows it.
+            type: str
+            required: true
+      workspaces:
+        description:
+          - Names of the directories in which the CLI works.
+          - A mapping with C(name) makes one narrower than its slot with C(read_only) (true), C(network) (none),
+            C(credential) (false), C(without_capabilities) (keys) and C(without_binds) (targets).
+        type: list
+        elements: raw
         default: [main]
+      masks:
+        description: Paths of the host that are hidden in V(compatibility) mode besides those known to hold secrets.
+        type: list
+        elements: path
+        default: []
       network:
         description:
           - What the slot reaches over the network.
-          - V(private) is not available in this release.
+          - V(private) is a network of the session's own with a way to the internet and none to the host's loopback.
+          - V(host) is all that the host reaches, its loopback and abstract sockets included.
         type: str
-        choices: [none, host, private]
+        choices: [none, private, host]
         default: none
+      forwards:
+        description: Ports of the host's loopback that a V(private) network reaches, for a local model or proxy.
+        type: list
+        elements: int
+        default: []
       docker:
         description: Whether the slot has a Docker daemon of its own; not available in this release.
         type: bool
@@ -108,6 +149,36 @@ options:
               - The secret, printable ASCII without spaces; one line break at its end is dropped.
               - Needed only by the module M(confined.slots.credentials), others need not be given it.
             type: str
+      schedules:
+        description: Sessions that systemd starts without a person; the module M(confined.slots.schedule) keeps them.
+        type: list
+        elements: dict
+        default: []
+        suboptions:
+          name:
+            description: A lower-case letter, then at most 31 of a-z, 0-9 and dashes.
+            type: str
+            required: true
+          calendar:
+            description: When, as systemd's C(OnCalendar=) takes it, such as V(Mon..Fri 03:00).
+            type: str
+            required: true
+          workspace:
+            description: The workspace to work in; the slot's first if left out.
+            type: str
+          prompt:
+            description:
+              - What the CLI is to do, one or more lines that reach it byte for byte.
+              - Either this or O(slots[].schedules[].arguments) is needed.
+            type: str
+          arguments:
+            description: The CLI's arguments, for one that is not given a prompt.
+            type: list
+            elements: str
+          timeout:
+            description: How long a run may take, such as V(2h); it is stopped then, and has failed.
+            type: str
+            default: 1h
       console_password_hash:
         description:
           - Hash in crypt(3) form of a password with which the slot's account logs in at the console.

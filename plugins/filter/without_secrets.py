@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import datetime
 import typing as t
 from collections.abc import Mapping
 
@@ -18,6 +19,7 @@ description:
   - Returns the slots without C(console_password), C(console_password_hash) and the C(value) of their C(credential),
     so that a task that needs no secret is given none.
   - The name of a credential stays, since a policy lists it.
+  - YAML takes the key C(on) of an approval for a truth and its value for a date; here they become words again.
 positional: keep
 options:
   _input:
@@ -64,7 +66,14 @@ def _reduced(slot: Mapping[str, t.Any], keep: str | None) -> dict[str, t.Any]:
     credential = reduced.get("credential")
     if keep != "credential" and isinstance(credential, Mapping):
         reduced["credential"] = {key: credential[key] for key in credential if key != "value"}
+    approval = reduced.get("approval")
+    if isinstance(approval, Mapping):
+        reduced["approval"] = {"on" if key is True else key: _as_word(approval[key]) for key in approval}
     return reduced
+
+
+def _as_word(value: t.Any) -> t.Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 class FilterModule:

@@ -13,6 +13,9 @@ from . import _files, _layout
 from ._declarations import Invalid, Slot
 from ._steps import Step
 
+if t.TYPE_CHECKING:
+    from ._profiles import Profile
+
 FILE = _files.Owned(0, 0, 0o600)
 DIRECTORY = _files.Owned(0, 0, 0o700)
 
@@ -55,6 +58,23 @@ def find(slots: t.Sequence[Slot]) -> dict[str, Found]:
             path = f"{directory}/{name}"
             found[path] = Found(_files.owned(path), _files.read(path, 1 << 20))
     return found
+
+
+def check_shared(slots: t.Sequence[Slot], profiles: t.Mapping[str, Profile]) -> None:
+    """Refuse one value for two slots where their CLI renews it: each would spend the other's."""
+    first: dict[str, str] = {}
+    for slot in slots:
+        known = profiles[slot.provider].credentials if slot.provider in profiles else ()
+        renewed = {each.name for each in known if each.refreshable}
+        if slot.credential is None or slot.credential.value is None or slot.credential.name not in renewed:
+            continue
+        other = first.setdefault(slot.credential.value, slot.name)
+        if other != slot.name:
+            raise Invalid(
+                f"slots '{other}' and '{slot.name}': credential-shared: both have the same {slot.credential.name},"
+                f" which {slot.provider} renews, so each would log the other out [log each in with slotctl login, or"
+                " give each a credential of its own]"
+            )
 
 
 def changes(slots: t.Sequence[Slot], found: t.Mapping[str, Found]) -> t.Iterator[Change]:

@@ -8,8 +8,8 @@ import dataclasses
 import re
 import typing as t
 
-MODES = ("isolated",)
-NETWORKS = ("none", "host")
+MODES = ("compatibility", "isolated", "verified")
+NETWORKS = ("none", "private", "host")
 
 _SLOT_NAME = re.compile(r"[a-z][a-z0-9-]{0,22}\Z")
 _PROVIDER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
@@ -17,7 +17,16 @@ _WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _VARIABLE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _SIZE = re.compile(r"([1-9][0-9]{0,8})([KMGT])\Z")
 _PERCENT = re.compile(r"[1-9][0-9]{0,5}%\Z")
+_CAPABILITY = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _SPAN = re.compile(r"[1-9][0-9]{0,5}(s|min|h|d)\Z")
+_SCHEDULE_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}\Z")
+# What systemd's calendars and time zones are written in, and nothing that a unit file takes for more than text.
+_CALENDAR = re.compile(r"[A-Za-z0-9*~][A-Za-z0-9 *~:,./_+-]{0,199}\Z")
+# Linux takes 128 KiB as one argument of a program; the CLI's command line may have words around the prompt.
+_MOST_PROMPT = 100_000
+_LOGIN = re.compile(r"\s*\{.*\"refresh_?token", re.DOTALL | re.IGNORECASE)
 
 
 class Invalid(ValueError):
@@ -54,19 +63,61 @@ class Credential:
 
 
 @dataclasses.dataclass(frozen=True)
+class Approval:
+    """Who approved which policy, and when; on is a day as YYYY-MM-DD."""
+
+    by: str
+    on: str
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Restriction:
+    """What a workspace has less than its slot; every field can only take away."""
+
+    read_only: bool = False
+    offline: bool = False
+    without_credential: bool = False
+    without_capabilities: tuple[str, ...] = ()
+    without_binds: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A session that systemd starts: when, where, and either a prompt or the CLI's arguments, whichever is not None."""
+
+    name: str
+    calendar: str
+    workspace: str
+    prompt: str | None = None
+    arguments: tuple[str, ...] | None = None
+    timeout: str = "1h"
+
+
+@dataclasses.dataclass(frozen=True)
 class Slot:
-    """One slot as declared."""
+    """One slot as declared; mode is None where the host's default (or the mode that it has) is meant.
+
+    capabilities is None where the provider's own are meant; restrictions has the workspaces that are narrower.
+    """
 
     name: str
     enabled: bool = True
     provider: str = "shell"
-    mode: str = "isolated"
+    mode: str | None = None
+    profile_version: int | None = None
+    capabilities: tuple[str, ...] | None = None
+    approval: Approval | None = None
     workspaces: tuple[str, ...] = ("main",)
+    restrictions: t.Mapping[str, Restriction] = dataclasses.field(default_factory=dict, hash=False)
+    masks: tuple[str, ...] = ()
     network: str = "none"
+    forwards: tuple[int, ...] = ()
     docker: bool = False
     resources: Resources = Resources()
     binds: tuple[ExtraBind, ...] = ()
     credential: Credential | None = None
+    schedules: tuple[Schedule, ...] = ()
     console_password_hash: str | None = dataclasses.field(default=None, repr=False)
 
 
@@ -80,9 +131,21 @@ def slots_argument() -> dict[str, t.Any]:
             "name": {"type": "str", "required": True},
             "enabled": {"type": "bool", "default": True},
             "provider": {"type": "str", "default": "shell"},
-            "mode": {"type": "str", "default": "isolated", "choices": list(MODES)},
-            "workspaces": {"type": "list", "elements": "str", "default": ["main"]},
-            "network": {"type": "str", "default": "none", "choices": ["none", "host", "private"]},
+            "mode": {"type": "str", "choices": list(MODES)},
+            "profile_version": {"type": "int"},
+            "capabilities": {"type": "list", "elements": "str"},
+            "approval": {
+                "type": "dict",
+                "options": {
+                    "by": {"type": "str", "required": True},
+                    "on": {"type": "str", "required": True},
+                    "fingerprint": {"type": "str", "required": True},
+                },
+            },
+            "workspaces": {"type": "list", "elements": "raw", "default": ["main"]},
+            "masks": {"type": "list", "elements": "path", "default": []},
+            "network": {"type": "str", "default": "none", "choices": list(NETWORKS)},
+            "forwards": {"type": "list", "elements": "int", "default": []},
             "docker": {"type": "bool", "default": False},
             "resources": {
                 "type": "dict",
@@ -111,6 +174,19 @@ def slots_argument() -> dict[str, t.Any]:
                 "options": {
                     "name": {"type": "str", "required": True},
                     "value": {"type": "str", "no_log": True},
+                },
+            },
+            "schedules": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "calendar": {"type": "str", "required": True},
+                    "workspace": {"type": "str"},
+                    "prompt": {"type": "str"},
+                    "arguments": {"type": "list", "elements": "str"},
+                    "timeout": {"type": "str", "default": "1h"},
                 },
             },
             "console_password_hash": {"type": "str", "no_log": True},
@@ -146,17 +222,23 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         entry.get("name"), _SLOT_NAME, f"{where}.name", "a lower-case letter, then at most 22 of a-z, 0-9 and -"
     )
     where = f"slot '{name}'"
-    mode = entry.get("mode") or "isolated"
-    if mode not in MODES:
-        raise Invalid(f"{where}: mode is '{mode}'; it can be {' or '.join(MODES)} in this release")
+    mode = entry.get("mode")
+    if mode is not None:
+        check_mode_name(mode, f"{where}: mode")
     network = entry.get("network") or "none"
     if network not in NETWORKS:
         raise Invalid(
-            f"{where}: network is '{network}'; it can be {' or '.join(NETWORKS)} in this release "
-            "[choose none for work offline]"
+            f"{where}: network is {network!r:.80}; it can be {', '.join(NETWORKS)} [choose none for work offline]"
         )
     if entry.get("docker"):
         raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
+    named = [
+        _a(dict, each, f"{where}: workspaces[{index}]") if isinstance(each, dict) else {"name": each}
+        for index, each in enumerate(
+            _a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces")
+        )
+    ]
+    workspaces = _workspaces([each.get("name") for each in named], where)
     return Slot(
         name=name,
         enabled=_a(bool, True if entry.get("enabled") is None else entry["enabled"], f"{where}: enabled"),
@@ -164,17 +246,28 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
             entry.get("provider") or "shell", _PROVIDER_NAME, f"{where}: provider", "a-z, 0-9 and _, a letter first"
         ),
         mode=mode,
-        workspaces=_workspaces(
-            _a(list, ["main"] if entry.get("workspaces") is None else entry["workspaces"], f"{where}: workspaces"),
-            where,
+        profile_version=_number(entry.get("profile_version"), f"{where}: profile_version"),
+        capabilities=None
+        if entry.get("capabilities") is None
+        else _words(entry["capabilities"], _CAPABILITY, f"{where}: capabilities"),
+        approval=_approval(entry.get("approval"), where),
+        workspaces=workspaces,
+        restrictions={
+            each["name"]: _restriction(each, f"{where}: workspace '{each['name']}'") for each in named if len(each) > 1
+        },
+        masks=tuple(
+            absolute(path, f"{where}: masks[{index}]")
+            for index, path in enumerate(_a(list, entry.get("masks") or [], f"{where}: masks"))
         ),
         network=network,
+        forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
-            _bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
+            extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
             for index, bind in enumerate(_a(list, entry.get("binds") or [], f"{where}: binds"))
         ),
         credential=_credential(entry.get("credential"), where),
+        schedules=_schedules(entry.get("schedules"), workspaces, where),
         console_password_hash=_hash(entry.get("console_password_hash"), where),
     )
 
@@ -206,6 +299,73 @@ def _workspaces(names: t.Sequence[t.Any], where: str) -> tuple[str, ...]:
     return workspaces
 
 
+def _restriction(entry: t.Mapping[str, t.Any], where: str) -> Restriction:
+    known = ("name", "read_only", "network", "credential", "without_capabilities", "without_binds")
+    unknown = sorted(map(str, set(entry) - set(known)))
+    if unknown:
+        raise Invalid(f"{where} has {unknown[0]!r:.80}; it can have {', '.join(known)} [it can only take away]")
+    if entry.get("network", "none") != "none":
+        raise Invalid(f"{where}: network is {entry['network']!r:.80}; a workspace can only take it away: none")
+    if _a(bool, entry.get("credential", False), f"{where}: credential"):
+        raise Invalid(f"{where}: credential is true; a workspace can only take it away: false [leave it out]")
+    binds = _a(list, entry.get("without_binds") or [], f"{where}: without_binds")
+    return Restriction(
+        read_only=_a(bool, entry.get("read_only", False), f"{where}: read_only"),
+        offline="network" in entry,
+        without_credential="credential" in entry,
+        without_capabilities=_words(
+            entry.get("without_capabilities") or [], _CAPABILITY, f"{where}: without_capabilities"
+        ),
+        without_binds=tuple(absolute(path, f"{where}: without_binds[{at}]") for at, path in enumerate(binds)),
+    )
+
+
+def check_mode_name(mode: t.Any, where: str) -> str:
+    """Return the mode once sure that it is one."""
+    if mode not in MODES:
+        raise Invalid(f"{where} is {mode!r:.80}; it can be {', '.join(MODES)}")
+    return str(mode)
+
+
+def _words(value: t.Any, pattern: re.Pattern[str], where: str) -> tuple[str, ...]:
+    words = tuple(
+        _matching(word, pattern, f"{where}[{index}]", "a-z, 0-9 and _, a letter first")
+        for index, word in enumerate(_a(list, value, where))
+    )
+    if len(set(words)) < len(words):
+        raise Invalid(f"{where} names one twice: {', '.join(sorted(words))} [name each once]")
+    return words
+
+
+def _number(value: t.Any, where: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise Invalid(f"{where} is {value!r:.80}; it must be a whole number from 1")
+    return value
+
+
+def _ports(value: t.Any, network: str, where: str) -> tuple[int, ...]:
+    ports = _a(list, value or [], where)
+    for index, port in enumerate(ports):
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
+            raise Invalid(f"{where}[{index}] is {port!r:.80}; it can be a port from 1 to 65535")
+    if ports and network != "private":
+        raise Invalid(f"{where} is for network: private; with {network} it means nothing [take it away]")
+    return tuple(sorted(set(ports)))
+
+
+def _approval(entry: t.Any, where: str) -> Approval | None:
+    if not entry:
+        return None
+    entry, where = _a(dict, entry, f"{where}: approval"), f"{where}: approval"
+    by, on = entry.get("by"), str(entry.get("on"))
+    if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > 128:
+        raise Invalid(f"{where}.by is {by!r:.80}; it must name the person who approved")
+    fingerprint = _matching(
+        entry.get("fingerprint"), _FINGERPRINT, f"{where}.fingerprint", "sha256: and 64 digits and letters a-f"
+    )
+    return Approval(by.strip(), _matching(on, _DAY, f"{where}.on", "a day such as 2026-11-29"), fingerprint)
+
+
 def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     rules = {
         "memory_max": (_SIZE, "a whole number with K, M, G or T, such as 8G"),
@@ -226,7 +386,8 @@ def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     return Resources(**checked)
 
 
-def _bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
+def extra_bind(entry: t.Mapping[str, t.Any], where: str) -> ExtraBind:
+    """Return a declared bind; Invalid names the value that cannot be."""
     source = absolute(entry.get("source"), f"{where}.source")
     target = source if entry.get("target") is None else absolute(entry["target"], f"{where}.target")
     mode = entry.get("mode") or "ro"
@@ -264,6 +425,12 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
         return Credential(name)
     if not isinstance(value, str) or not value.strip("\r\n"):
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
+    if _LOGIN.match(value.lstrip("\ufeff")):
+        raise Invalid(
+            f"{where}: credential-not-seedable: credential.value is a login with a refresh token, which is used once:"
+            " a copy logs the original out [log in on the host with slotctl login,"
+            " or give a long-lived token or an API key]"
+        )
     for suffix in ("\r\n", "\n"):
         if value.endswith(suffix):
             value = value[: -len(suffix)]
@@ -275,6 +442,63 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
                 " (a space, a line break or a byte-order mark, say) [paste the token again, on one line]"
             )
     return Credential(name, value)
+
+
+def _schedules(entries: t.Any, workspaces: tuple[str, ...], where: str) -> tuple[Schedule, ...]:
+    found = tuple(
+        _schedule(_a(dict, entry, f"{where}: schedules[{index}]"), workspaces, f"{where}: schedules[{index}]")
+        for index, entry in enumerate(_a(list, entries or [], f"{where}: schedules"))
+    )
+    names = [schedule.name for schedule in found]
+    if len(set(names)) < len(names):
+        raise Invalid(f"{where}: schedules has a name twice: {', '.join(sorted(names))} [name each differently]")
+    return found
+
+
+def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: str) -> Schedule:
+    name = _matching(
+        entry.get("name"), _SCHEDULE_NAME, f"{where}.name", "a lower-case letter, then at most 31 of a-z, 0-9 and -"
+    )
+    where = f"{where.partition(': ')[0]}: schedule '{name}'"
+    workspace = workspaces[0] if entry.get("workspace") is None else entry["workspace"]
+    if workspace not in workspaces:
+        raise Invalid(f"{where}: workspace is {workspace!r:.80}; it can be {' or '.join(workspaces)}")
+    prompt, arguments = entry.get("prompt"), entry.get("arguments")
+    if (prompt is None) == (arguments is None):
+        what = "neither prompt nor arguments" if prompt is None else "both prompt and arguments"
+        raise Invalid(f"{where} has {what}; it must have one [prompt: what the CLI is to do]")
+    return Schedule(
+        name=name,
+        calendar=_matching(
+            entry.get("calendar"), _CALENDAR, f"{where}: calendar", "one of systemd's, such as 'Mon..Fri 03:00'"
+        ),
+        workspace=workspace,
+        prompt=None if prompt is None else _text(prompt, f"{where}: prompt"),
+        arguments=None
+        if arguments is None
+        else tuple(
+            _text(word, f"{where}: arguments[{index}]", empty=True)
+            for index, word in enumerate(_a(list, arguments, f"{where}: arguments"))
+        ),
+        timeout=_matching(
+            entry.get("timeout") or "1h", _SPAN, f"{where}: timeout", "a whole number with s, min, h or d, such as 2h"
+        ),
+    )
+
+
+def _text(value: t.Any, where: str, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise Invalid(f"{where} is {value!r:.80}; it must be text without NUL")
+    if not (value.strip() or empty):
+        raise Invalid(f"{where} is empty [say what is to be done]")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"{where} holds half of a surrogate pair, which is no character [write it as text]") from None
+    if size > _MOST_PROMPT:
+        cure = "put the text into a file in the workspace, and name that"
+        raise Invalid(f"{where} has {size} bytes; it can have {_MOST_PROMPT} [{cure}]")
+    return value
 
 
 def _hash(value: t.Any, where: str) -> str | None:

@@ -6,10 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pwd
 import stat
 import typing as t
 
-from ._declarations import Slot
+from . import _layout
+from ._declarations import ExtraBind, Slot
+
+if t.TYPE_CHECKING:
+    from ._profiles import Profile
 
 ROOTS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 MOST_ENTRIES = 200_000
@@ -23,7 +28,9 @@ class Account:
     gid: int
 
 
-UNKNOWN = Account(-1, -1)  # check mode predicts an account that is still to be made
+# What check mode predicts of an account, and of a provider, that are still to be made.
+UNKNOWN = Account(-1, -1)
+UNKNOWN_DIGEST = "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +44,19 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class Provider:
-    """A provider as it stands on this host."""
+    """A provider as it stands on this host: its profile, and where its programs are."""
 
-    name: str
+    profile: Profile
     version: str
-    profile_version: int
     command: tuple[str, ...]
     identities: tuple[Identity, ...]
     trees: tuple[tuple[str, str], ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    passed: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the profile's name."""
+        return self.profile.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,26 +71,64 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
+class Held:
+    """Something in a slot's own home that is masked, or that leads to it; inode is `device:inode`."""
+
+    path: str
+    inode: str
+    directory: bool
+    masked: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Host:
     """The host.
 
-    Its merged-/usr links (path, link or "" for a directory), which optional files are there, the binds' sources.
+    Its merged-/usr links (path, link or "" for a directory), which optional files are there, the binds' sources; for
+    compatibility mode what may be masked, homes of accounts that log in, and by slot what is held in its own home.
     """
 
     roots: tuple[tuple[str, str], ...]
     present: frozenset[str]
     resolver: str
     sources: t.Mapping[str, Source]
+    masks: t.Mapping[str, Source] = dataclasses.field(default_factory=dict)
+    homes: tuple[str, ...] = ()
+    held: t.Mapping[str, tuple[Held, ...]] = dataclasses.field(default_factory=dict)
 
 
-def survey(slots: t.Iterable[Slot], files: t.Iterable[str], root: str = "") -> Host:
-    """Look at the host (below root, for tests): links of the merged /usr, which of files exist, every bind's source."""
+def survey(
+    slots: t.Iterable[Slot],
+    files: t.Iterable[str],
+    root: str = "",
+    *,
+    binds: t.Iterable[ExtraBind] = (),
+    masks: t.Iterable[str] = (),
+    at_home: t.Iterable[str] = (),
+) -> Host:
+    """Look at the host (below root, for tests): links of the merged /usr, which of files exist, every bind's source.
+
+    binds are those of capabilities; masks and at_home are what compatibility mode may have to hide.
+    """
+    slots = list(slots)
     roots = tuple((path, _link(root + path)) for path in ROOTS if os.path.isdir(root + path))
     present = frozenset(path for path in files if os.path.exists(root + path))
     # what a slot may write it can fill with sockets of its own at any time, and with more than can be looked through
-    wanted = {bind.source: bind.mode == "ro" for slot in slots for bind in slot.binds}
+    wanted = {bind.source: bind.mode == "ro" for bind in (*binds, *(bind for slot in slots for bind in slot.binds))}
     sources = {path: look_at(path, inside=inside) for path, inside in wanted.items()}
-    return Host(roots, present, describe_links(root + "/etc/resolv.conf"), sources)
+    homes = {_layout.account_home(slot.name): slot.name for slot in slots if slot.mode == "compatibility"}
+    if not homes:
+        return Host(roots, present, describe_links(root + "/etc/resolv.conf"), sources)
+    others = tuple(sorted(set(_homes())))
+    return Host(
+        roots,
+        present,
+        describe_links(root + "/etc/resolv.conf"),
+        sources,
+        {path: look_at(path, inside=False) for path in (*masks, *others)},
+        others,
+        {name: tuple(held(home, at_home)) for home, name in homes.items()},
+    )
 
 
 def look_at(path: str, *, inside: bool = True) -> Source:
@@ -97,12 +144,45 @@ def look_at(path: str, *, inside: bool = True) -> Source:
     return Source(path, "file" if stat.S_ISREG(found.st_mode) else "other", real, writable)
 
 
+def held(home: str, masked: t.Iterable[str]) -> t.Iterator[Held]:
+    """Yield what is there of the masked paths below a slot's home, after the directories that lead to it.
+
+    The slot may have anything there: nothing is followed, and what is no plain directory or file is left alone.
+    """
+    seen: set[str] = set()
+    for below in sorted(masked):
+        path = home
+        *way, last = below.split("/")
+        for name in (*way, last):
+            path = f"{path}/{name}"
+            try:
+                found = os.lstat(path)
+            except OSError:
+                break
+            if not stat.S_ISDIR(found.st_mode) and not (name == last and stat.S_ISREG(found.st_mode)):
+                break
+            if path not in seen:
+                seen.add(path)
+                inode = f"{found.st_dev}:{found.st_ino}"
+                yield Held(path, inode, stat.S_ISDIR(found.st_mode), masked=path == f"{home}/{below}")
+
+
 def describe_links(path: str) -> str:
     """Return path with the chain of links behind it, for messages."""
     chain = [path]
     while os.path.islink(chain[-1]) and len(chain) < 8:
         chain.append(os.path.normpath(os.path.join(os.path.dirname(chain[-1]), os.readlink(chain[-1]))))
     return " -> ".join(chain)
+
+
+def _homes() -> t.Iterator[str]:
+    """Yield the homes of accounts that can log in and are neither root's nor a slot's."""
+    for entry in pwd.getpwall():
+        logs_in = entry.pw_shell and not entry.pw_shell.endswith(("/nologin", "/false", "/sync"))
+        if logs_in and entry.pw_uid != 0 and not entry.pw_dir.startswith(f"{_layout.SLOTS}/"):
+            home = os.path.normpath(entry.pw_dir)
+            if home.count("/") > 1 or home not in ("/", "/bin", "/dev", "/usr", "/var", "/etc"):
+                yield home
 
 
 def _link(path: str) -> str:

@@ -2,19 +2,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a launch plan to a confined process: everything is checked, nothing is decided.
 
-On the launcher's hot path: imports os and sys, `_signal` for the dispositions that Python itself changes, and siblings
-of the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
+On the launcher's hot path: imports posix and sys, `_signal` for the dispositions that Python itself changes, and
+siblings of the same kind. Runs as the slot's account. Ends in execve of the release's own bwrap, or in a Refusal.
 """
 
 from __future__ import annotations
 
 import _signal
-import os
+import posix as os  # os itself costs every session two milliseconds
 import sys
 
-from ._layout import run_directory
+from ._layout import approval, run_directory
 from ._manifest import Untrusted, open_listed, read_checked, sha256_of, verify_release
-from ._plan import BadPlan, Record, load, value, values
+from ._plan import APPROVAL, BadPlan, Record, decoded, encoded, load, value, values
 from ._refusals import Refusal
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import typing as t
 
 # The modules that a launch executes; slotctl has verified the whole release by then.
-HOT = frozenset({"__init__", "_launch", "_layout", "_manifest", "_plan", "_refusals"})
+HOT = frozenset({"__init__", "_launch", "_layout", "_manifest", "_network", "_plan", "_refusals"})
 
 ENDS_A_NAME = frozenset("/\0")
 IS_DIRECTORY = 0o040000
@@ -32,6 +32,7 @@ IS_FORMAT = 0o170000
 # it at once, whatever the CLI does about them: so bwrap ignores them, and env(1) undoes that for the CLI.
 FOR_THE_CLI = ("HUP", "INT", "QUIT", "TERM", "TSTP")
 ENV = "/usr/bin/env"
+CREDENTIAL_DESCRIPTOR = 9  # the one that Claude Code takes an API key from
 
 
 def launch(
@@ -41,6 +42,7 @@ def launch(
 
     recorded is the fingerprint of the policy that the session's record names, "" if there is none to compare.
     """
+    close_all_but(set())
     digests = verify_release(release, HOT)
     records = read_plan(plan_path)
     slot = value(records, "slot")
@@ -48,6 +50,7 @@ def launch(
     try:
         check_recorded(records, recorded)
         check_enabled(records)
+        check_approved(records)
         check_account(records)
         check_standard_streams()
         path = workspace_path(records, workspace)
@@ -55,7 +58,7 @@ def launch(
         check_identity(records)
         words = [word for (word,) in values(records, "command")] + opened.arguments
         keep = [opened.status]
-        options = bwrap_options(records, path, session, environ)
+        options = [*bwrap_options(records, path, session, environ), *credential_options(records, environ, keep)]
         options += [
             "--json-status-fd",
             str(opened.status),
@@ -63,9 +66,13 @@ def launch(
             str(_keep(keep, _memory(read_checked(f"{release}/lib/seccomp.bpf")))),
         ]
         for content, target in values(records, "data"):
-            options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(os.fsencode(content)))), target]
+            options += ["--perms", "0444", "--ro-bind-data", str(_keep(keep, _memory(encoded(content)))), target]
+        if values(records, "network"):
+            from ._network import options as network_options
+
+            options += network_options(keep, [port for (port,) in values(records, "forward")])
         options += seals(records)
-        arguments = _keep(keep, _memory(b"".join(os.fsencode(word) + b"\0" for word in options)))
+        arguments = _keep(keep, _memory(b"".join(encoded(word) + b"\0" for word in options)))
         bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")
         close_all_but({*keep, bwrap})
         reset_signals()
@@ -112,7 +119,7 @@ def open_session(slot: str, session: str) -> Session:
     if os.fstat(status).st_uid != 0:
         raise Refusal("audit-unavailable", f"{base}.status is not root's", cure)
     os.set_inheritable(status, True)
-    return Session([os.fsdecode(word) for word in words], status)
+    return Session([decoded(word) for word in words], status)
 
 
 def check_recorded(records: list[Record], recorded: str) -> None:
@@ -128,6 +135,24 @@ def check_enabled(records: list[Record]) -> None:
         raise Refusal(
             "slot-disabled", f"slot {slot} is declared with enabled: false", "enable it in the inventory and converge"
         )
+
+
+def check_approved(records: list[Record]) -> None:
+    """Refuse a policy that needs an approval and has none, or one of another policy."""
+    for (wanted,) in values(records, "approved"):
+        slot = value(records, "slot")
+        path, cure = approval(slot), f"read 'slotctl policy {slot}', then 'slotctl approve {slot}'"
+        try:
+            found = load(read_checked(path), APPROVAL)
+        except FileNotFoundError:
+            raise Refusal("approval-missing", f"nobody has approved the policy of slot {slot}", cure) from None
+        except (Untrusted, BadPlan) as error:
+            raise Refusal("approval-missing", f"{path} is no approval: {error}", cure) from None
+        except OSError as error:
+            raise Refusal("approval-missing", f"{path}: {error.strerror}", cure) from None
+        if (value(found, "slot"), value(found, "fingerprint")) != (slot, wanted):
+            what = f"slot {value(found, 'slot')}: {value(found, 'by')} approved {value(found, 'fingerprint')}"
+            raise Refusal("approval-missing", f"{what}, not {wanted}", cure)
 
 
 def check_account(records: list[Record]) -> None:
@@ -182,12 +207,11 @@ def check_mounts(records: list[Record], workspace: str) -> None:
     cure = "mend it, or converge the host with the playbook confined.slots.site"
     seen: set[str] = set()
     for source in [workspace, *(bind[1] for bind in values(records, "bind"))]:
-        path = os.path.realpath(source)
         try:
-            os.stat(path)
+            path = real(source)
         except OSError as error:
             raise Refusal("policy-invalid", f"bind source {_chain(source)}: {error.strerror}", cure) from None
-        parent = os.path.dirname(path)
+        parent = above(path)
         while parent not in seen:
             seen.add(parent)
             found = os.stat(parent)
@@ -200,11 +224,18 @@ def check_mounts(records: list[Record], workspace: str) -> None:
                 raise Refusal(
                     "policy-invalid", f"bind source {source}: the slot can replace what stands in {parent}", cure
                 )
-            parent = os.path.dirname(parent)
-    for source in (workspace, value(records, "home")):
+            parent = above(parent)
+    for source in [workspace, *(path for (path,) in values(records, "own"))]:
         found = os.lstat(source)
         if found.st_mode & IS_FORMAT != IS_DIRECTORY or found.st_uid != int(uid):
             raise Refusal("policy-invalid", f"{source} is no directory of the slot's own", cure)
+    for inode, path in [*values(records, "hold"), *(mask[1:] for mask in values(records, "mask") if mask[1])]:
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            raise Refusal("policy-invalid", f"{path}, which is masked: {error.strerror}", cure) from None
+        if inode != f"{found.st_dev}:{found.st_ino}":
+            raise Refusal("policy-invalid", f"{path}, which is masked, is not what it was when it was compiled", cure)
 
 
 def check_identity(records: list[Record]) -> None:
@@ -212,7 +243,7 @@ def check_identity(records: list[Record]) -> None:
     cure = "converge the host with the playbook confined.slots.site"
     for path, wanted, stamp in values(records, "identity"):
         try:
-            descriptor = os.open(os.path.realpath(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(real(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Refusal("provider-missing", f"{_chain(path)}: {error.strerror}", cure) from None
         try:
@@ -243,7 +274,13 @@ def bwrap_options(records: list[Record], workspace: str, session: str, environ: 
         elif keyword == "bind":
             options += ["--bind" if words[0] == "rw" else "--ro-bind", words[1], words[2]]
         elif keyword == "bind-workspace":
-            options += ["--bind", workspace, workspace]
+            options += ["--bind" if words[0] == "rw" else "--ro-bind", workspace, workspace]
+        elif keyword == "hold":
+            options += ["--bind", words[1], words[1]]
+        elif keyword == "mask" and words[0] == "directory":
+            options += ["--perms", "0555", "--size", "4096", "--tmpfs", words[2]]
+        elif keyword == "mask":
+            options += ["--ro-bind", "/dev/null", words[2]]
         elif keyword == "run":
             options += ["--perms", "0700", "--size", words[0], "--tmpfs", run]
         elif keyword == "tmpfs":
@@ -254,9 +291,18 @@ def bwrap_options(records: list[Record], workspace: str, session: str, environ: 
             options += ["--setenv", *words]
         elif keyword == "pass" and words[0] in environ:
             options += ["--setenv", words[0], environ[words[0]]]
-        elif keyword == "credential":
-            options += ["--setenv", words[0], _credential(value(records, "slot"), words[0], environ)]
     options += ["--setenv", "XDG_RUNTIME_DIR", run, "--setenv", "CONFINED_SESSION", session]
+    return options
+
+
+def credential_options(records: list[Record], environ: t.Mapping[str, str], keep: list[int]) -> list[str]:
+    """Return the options that give the CLI its credential: in its environment, or better by a pipe that it reads."""
+    options = []
+    for name, variable in values(records, "credential"):
+        secret = _credential(value(records, "slot"), name, environ)
+        if variable:
+            name, secret = variable, str(_keep(keep, _pipe(secret.encode())))
+        options += ["--setenv", name, secret]
     return options
 
 
@@ -315,7 +361,8 @@ def main(release: str, argv: list[str]) -> int:
                 f"{len(words)} words given",
                 "usage: slot-launcher [--json] PLAN WORKSPACE SESSION [POLICY]; start sessions with 'slotctl run SLOT'",
             )
-        launch(release, words[0], words[1], words[2], os.environ, *words[3:])
+        environ = {decoded(name): decoded(text) for name, text in os.environ.items()}
+        launch(release, words[0], words[1], words[2], environ, *words[3:])
     except Refusal as refusal:
         sys.stderr.write(f"{refusal.as_json()}\n" if json else f"slot-launcher: {refusal}\n")
         return 125
@@ -328,13 +375,33 @@ def _credential(slot: str, name: str, environ: t.Mapping[str, str]) -> str:
             f"{name} is not set or empty",
             f"declare the credential of slot {slot} in the inventory and converge",
         )
+    for offset, character in enumerate(environ[name]):
+        if not "!" <= character <= "~":
+            raise Refusal(
+                "credential-malformed",
+                f"{name} has a character at offset {offset} that is no printable ASCII",
+                "paste it again, on one line, and converge",
+            )
     return environ[name]
+
+
+def _pipe(data: bytes) -> int:
+    """Return where data can be read once; it stays in the kernel until then, at most 64 KiB."""
+    # a pipe, not a file in memory: what was read once is gone, though the CLI keeps the descriptor open
+    read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.write(write_end, data) != len(data):
+            raise Refusal("credential-malformed", "the credential is longer than 64 KiB", "declare another")
+    finally:
+        os.close(write_end)
+    os.set_blocking(read_end, True)
+    return os.dup2(read_end, CREDENTIAL_DESCRIPTOR)
 
 
 def _memory(data: bytes) -> int:
     descriptor = os.memfd_create("confined-slots", 0)
     os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.lseek(descriptor, 0, 0)
     return descriptor
 
 
@@ -346,6 +413,24 @@ def _keep(keep: list[int], descriptor: int) -> int:
 def _chain(path: str) -> str:
     """Return the path with each link it goes through, as people need it to find the broken one."""
     hops = [path]
-    while os.path.islink(hops[-1]) and len(hops) < 8:
-        hops.append(os.path.join(os.path.dirname(hops[-1]), os.readlink(hops[-1])))
+    while len(hops) < 8:
+        try:
+            target = os.readlink(hops[-1])
+        except OSError:
+            break
+        hops.append(target if target.startswith("/") else f"{above(hops[-1])}/{target}".replace("//", "/"))
     return " -> ".join(hops)
+
+
+def real(path: str) -> str:
+    """Return where a path leads, in the kernel's own words; OSError if it leads nowhere."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def above(path: str) -> str:
+    """Return the directory that holds an absolute path."""
+    return path.rpartition("/")[0] or "/"

@@ -43,6 +43,16 @@ def private_home(slot: str, provider: str) -> str:
     return f"{SLOTS}/{slot}/homes/{provider}"
 
 
+def approved_state(slot: str, provider: str, path: str) -> str:
+    """Return a directory of the provider's state in verified mode; what is above it is root's."""
+    return f"{SLOTS}/{slot}/states/{provider}/{path}"
+
+
+def kept(slot: str, provider: str) -> str:
+    """Return the directory of dated copies of the provider's small state files, which no session sees."""
+    return f"{SLOTS}/{slot}/kept/{provider}"
+
+
 def workspace(slot: str, name: str) -> str:
     """Return a workspace's directory, the same on the host and inside."""
     return f"{SLOTS}/{slot}/workspaces/{name}"
@@ -53,9 +63,24 @@ def policy(slot: str) -> str:
     return f"{SLOTS_D}/{slot}"
 
 
-def plan(slot: str) -> str:
-    """Return the launch plan, the one file that the launcher obeys."""
-    return f"{SLOTS_D}/{slot}/plan"
+def plan(slot: str, workspace: str = "") -> str:
+    """Return the launch plan, the one file that the launcher obeys; a workspace that is narrower has its own."""
+    return f"{SLOTS_D}/{slot}/plan{'-' if workspace else ''}{workspace}"
+
+
+def approval(slot: str) -> str:
+    """Return the approval of the slot's policy, for verified mode."""
+    return f"{SLOTS_D}/{slot}/approval"
+
+
+def schedules(slot: str) -> str:
+    """Return the directory with what the slot's schedules are to do."""
+    return f"{SLOTS_D}/{slot}/schedules"
+
+
+def schedule(slot: str, name: str) -> str:
+    """Return the file that says what one schedule is to do."""
+    return f"{schedules(slot)}/{name}.json"
 
 
 def credential(slot: str, provider: str) -> str:
@@ -81,6 +106,15 @@ def escaped(slot: str) -> str:
 def slice_unit(slot: str) -> str:
     """Return the slice that holds all of the slot's sessions and daemons."""
     return f"confined-slots-{escaped(slot)}.slice"
+
+
+def schedule_unit(slot: str, name: str) -> str:
+    """Return a schedule's service and timer, without their suffix; the empty name gives what all the slot's begin with.
+
+    No slot's name and no session's id can make another unit of that name: a plain dash ends the escaped slot, and an id
+    begins with a digit.
+    """
+    return f"confined-slots-{escaped(slot)}-schedule-{name}"
 
 
 def session_unit(slot: str, session: str) -> str:

@@ -5,12 +5,12 @@
 A manifest is canonical JSON in which every file is one line, `  "bin/bwrap": "0555 <sha256>"`, so that it can be read
 without a JSON parser: each line must be, byte for byte, what this module would write for it.
 
-On the launcher's hot path: imports os, sys and a hash, nothing else.
+On the launcher's hot path: imports posix, sys and a hash, nothing else.
 """
 
 from __future__ import annotations
 
-import os
+import posix as os  # os itself costs every session two milliseconds
 import sys
 
 from ._refusals import Refusal, printable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 LIBRARY = "lib/confined_slots"
+LAUNCHER, BWRAP, SECCOMP = "bin/slot-launcher", "bin/bwrap", "lib/seccomp.bpf"
 DIRECTORY_MODE = 0o755
 MANIFEST_MODE = 0o444
 LINK = "link "
@@ -179,13 +180,17 @@ def check_directory(found: os.stat_result, path: str, *, on_the_way: bool) -> No
 def verify_release(directory: str, hot: frozenset[str] | None = None) -> dict[str, str]:
     """Return the digest of every file of a release, once each is what the release's manifest lists.
 
-    With hot only bin/, lib/ and the modules of these names are read: what a launch executes.
+    With hot only what a launch executes: these modules, the launcher, the filter; bwrap's digest is returned too, whose
+    bytes `open_listed` hashes.
 
     directory is the release's real path (no link on the way), `…/VERSION-SHA12`: its name vouches for MANIFEST.json,
     the manifest for the files. Refusal `launcher-tampered` names the file or directory at fault.
     """
     try:
-        listed = check_tree(directory, chosen=None if hot is None else lambda listed: _executed(listed, hot))
+        if hot is None:
+            listed = check_tree(directory)
+        else:
+            listed = check_tree(directory, chosen=_all_but_bwrap, read=lambda manifest: _executed(manifest, hot))
     except Untrusted as error:
         raise Refusal("launcher-tampered", str(error), RELEASE_CURE) from None
     except OSError as error:
@@ -205,7 +210,7 @@ def verify_tree(directory: str, tree: str, paths: tuple[str, ...] | None = None)
     except Untrusted as error:
         raise Refusal("provider-changed", str(error), PROVIDER_CURE) from None
     except FileNotFoundError as error:
-        code = "provider-changed" if os.path.isdir(directory) else "provider-missing"
+        code = "provider-changed" if _is_directory(directory) else "provider-missing"
         raise Refusal(code, _unreadable(error, directory), PROVIDER_CURE) from None
     except OSError as error:
         raise Refusal("provider-changed", _unreadable(error, directory), PROVIDER_CURE) from None
@@ -247,10 +252,13 @@ def resolve(path: str, listed: dict[str, str]) -> str:
     return found
 
 
-def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) -> dict[str, str]:
+def check_tree(
+    directory: str, tree: str = "", chosen: Chooser | None = None, read: t.Callable[[bytes], dict[str, str]] = entries
+) -> dict[str, str]:
     """Do the work of verify_release (no tree given) and verify_tree; Untrusted or OSError instead of a refusal.
 
-    chosen picks from what is listed the files to read; without it every file is read, and no other may stand there.
+    read returns what the manifest lists; chosen picks from that the files to read; without it every file is read, and
+    no other may stand there.
     """
     descriptor = open_trusted(directory)
     try:
@@ -265,7 +273,7 @@ def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) ->
             raise Untrusted(f"{shown} has digest {digest}, not the recorded {printable(tree)}")
         if not tree and not directory.endswith(f"-{digest[:SHORT]}"):
             raise Untrusted(f"{shown} has digest {digest[:SHORT]}…, which is not how the directory's name ends")
-        listed = entries(manifest)
+        listed = read(manifest)
         if chosen is None:
             _verify_all(descriptor, directory, listed)
         else:
@@ -276,13 +284,34 @@ def check_tree(directory: str, tree: str = "", chosen: Chooser | None = None) ->
         os.close(descriptor)
 
 
-def _executed(listed: dict[str, str], modules: frozenset[str]) -> list[str]:
-    found = []
-    for path in listed:
-        directory, _slash, name = path.rpartition("/")
-        if directory in ("bin", "lib") or (directory.startswith(LIBRARY) and name.partition(".")[0] in modules):
-            found.append(path)
+def _executed(manifest: bytes, modules: frozenset[str]) -> dict[str, str]:
+    """Return the entries of what a launch executes, found without reading the whole list: its digest vouches for it.
+
+    Python runs the bytecode of its own version that is listed, unchecked against its source, and else the source.
+    """
+    text = manifest.decode("ascii", "replace")
+    found = {}
+    for name in modules:
+        compiled = f"{LIBRARY}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
+        path = compiled if f'\n  "{compiled}": "' in text else f"{LIBRARY}/{name}.py"
+        found[path] = ""
+    for path in (*found, LAUNCHER, SECCOMP, BWRAP):
+        _unused, there, rest = text.partition(f'\n  "{path}": "')
+        if not there or rest[69:70] != '"':
+            raise Untrusted(f"{MANIFEST} does not list {path}")
+        found[path] = rest[:69]
     return found
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return os.stat(path).st_mode & _S_IFMT == _S_IFDIR
+    except OSError:
+        return False
+
+
+def _all_but_bwrap(listed: dict[str, str]) -> list[str]:
+    return [path for path in listed if path != BWRAP]
 
 
 def _verify_all(descriptor: int, directory: str, listed: dict[str, str]) -> None:
@@ -368,7 +397,7 @@ def _open_entry(name: str, dir_fd: int, shown: str, value: str) -> int:
             raise Untrusted(f"{printable(shown)} has mode {mode:04o}, not {value[:4]}")
         if sha256_of(descriptor) != value[5:]:
             raise Untrusted(f"{printable(shown)} has not the content that {MANIFEST} lists")
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.lseek(descriptor, 0, 0)
     except BaseException:
         os.close(descriptor)
         raise

@@ -290,6 +290,8 @@ def _of_slot(slot: Slot, account: Account) -> tuple[Node, ...]:
         *(Node(_layout.workspace(name, workspace), own) for workspace in slot.workspaces),
         Node(homes, _ROOT),
         Node(_layout.private_home(name, slot.provider), own),
+        Node(os.path.dirname(_layout.kept(name, slot.provider)), _ROOT),
+        Node(_layout.kept(name, slot.provider), own),
         # The launcher reaches its session's files by name; who runs what, and when, is nobody else's to list.
         Node(f"{_layout.RUN}/{name}", Owned(0, 0, 0o711)),
         Node(_layout.log(name), enter, contents=Contents("record", read)),

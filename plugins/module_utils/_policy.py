@@ -12,14 +12,16 @@ import dataclasses
 import json
 import typing as t
 
-from . import _layout
-from ._declarations import Invalid, Slot, size_in_bytes
-from ._host import Account, Host, Provider, Source
+from . import _compatibility, _layout, _strict
+from ._capabilities import Capability, chosen, merge, refuse_variables
+from ._declarations import Invalid, Slot
+from ._host import UNKNOWN_DIGEST, Account, Host, Provider
 from ._manifest import sha256
+from ._mounts import Mount, as_record, check_targets
+from ._narrowing import narrowed
 from ._plan import Record, dump
 
 PASSED = ("TERM", "COLORTERM")
-SHELL = "/bin/bash"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 FLAGS = (
@@ -30,84 +32,27 @@ FLAGS = (
     ("--unshare-uts", "a host name of its own"),
     ("--unshare-cgroup", "no view of the host's control groups"),
 )
+OWN_NETWORK = ("--unshare-net", "network is private: a way to the internet, none to this host's loopback and sockets")
 NO_NETWORK = ("--unshare-net", "network is none: no route, no host loopback, no abstract sockets")
-
-SYSTEM_FILES = (
-    ("/etc/alternatives", "commands that the distribution links through alternatives"),
-    ("/etc/bash.bashrc", "the distribution's set-up of interactive shells"),
-    ("/etc/ca-certificates", "certificate authorities, for TLS"),
-    ("/etc/debian_version", "programs that ask for the distribution's version"),
-    ("/etc/gai.conf", "order of addresses"),
-    ("/etc/inputrc", "line editing"),
-    ("/etc/ld.so.cache", "finding shared libraries"),
-    ("/etc/ld.so.conf", "finding shared libraries"),
-    ("/etc/ld.so.conf.d", "finding shared libraries"),
-    ("/etc/localtime", "the host's time zone"),
-    ("/etc/os-release", "programs that ask for the distribution"),
-    ("/etc/profile", "the distribution's set-up of login shells"),
-    ("/etc/profile.d", "the distribution's set-up of login shells"),
-    ("/etc/protocols", "names of protocols"),
-    ("/etc/services", "names of ports"),
-    ("/etc/ssl/certs", "certificate authorities, for TLS"),
-    ("/etc/ssl/openssl.cnf", "the distribution's TLS defaults"),
-    ("/etc/terminfo", "terminals"),
-    ("/etc/timezone", "the host's time zone"),
-)
-RESOLVER = ("/etc/resolv.conf", "looking up names")
-
-FORBIDDEN = (
-    "/boot",
-    "/dev",
-    "/etc/confined-slots",
-    "/home",
-    "/opt/confined-slots",
-    "/proc",
-    "/root",
-    "/run",
-    "/sys",
-    "/tmp",
-    "/var/lib/confined-slots",
-    "/var/log/confined-slots",
-    "/var/run",
-    "/var/tmp",
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Mount:
-    """One line of the sandbox's mount table; without a reason it does not compile.
-
-    kind: bind (source seen at target, mode ro or rw), workspace and run (the session's own, rw), data (content), tmpfs
-    (size in bytes), symlink (source is its content), proc, dev, seal (remounted read-only once all stands).
-    """
-
-    kind: t.Literal["bind", "workspace", "run", "data", "tmpfs", "symlink", "proc", "dev", "seal"]
-    target: str
-    reason: str
-    source: str = ""
-    mode: str = ""
-    size: int = 0
-    content: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.reason.strip():
-            raise Invalid(
-                f"the {self.kind} at {self.target} has no reason; a line without one does not compile "
-                "[say why the slot needs it]"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What one slot may see and use: immutable, fingerprinted."""
+    """What one slot (or one workspace of it) may see and use: immutable, fingerprinted.
+
+    approved is the fingerprint that an approval must name, that of the slot's own policy; "" where none is needed.
+    """
 
     slot: Slot
     account: Account
     provider: Provider
+    capabilities: tuple[Capability, ...]
     flags: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
     environment: tuple[tuple[str, str], ...]
     passed: tuple[str, ...]
+    workspace: str = ""
+    approved: str = ""
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return the policy as people and slotctl read it: no secret, no stamp of a file."""
@@ -116,18 +61,27 @@ class Policy:
             "slot": slot.name,
             "enabled": slot.enabled,
             "mode": slot.mode,
+            **({"note": _compatibility.NOTE} if slot.mode == "compatibility" else {}),
             "account": {"name": _layout.account(slot.name), "uid": self.account.uid, "gid": self.account.gid},
             "provider": {
                 "name": self.provider.name,
                 "version": self.provider.version,
-                "profile_version": self.provider.profile_version,
+                "profile_version": self.provider.profile.profile_version,
+                "certification": self.provider.profile.certification.status,
                 "command": list(self.provider.command),
                 "identity": [{"path": each.path, "digest": each.digest} for each in self.provider.identities],
+                **{key: list(words) for key, words in self._command_lines().items() if words},
             },
+            "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
+            "forwards": list(slot.forwards),
             "workspaces": {name: _layout.workspace(slot.name, name) for name in slot.workspaces},
+            "restrictions": {name: dataclasses.asdict(rule) for name, rule in sorted(slot.restrictions.items())},
             "isolation": [{"flag": flag, "reason": reason} for flag, reason in self.flags],
-            "mounts": [{key: item for key, item in dataclasses.asdict(mount).items() if item} for mount in self.mounts],
+            "mounts": [
+                {key: item for key, item in dataclasses.asdict(mount).items() if item and key != "stamp"}
+                for mount in self.mounts
+            ],
             "environment": {
                 "set": dict(self.environment),
                 "pass": list(self.passed),
@@ -152,20 +106,42 @@ class Policy:
             ("enabled", "yes" if slot.enabled else "no"),
             ("fingerprint", self.fingerprint()),
             ("ids", str(self.account.uid), str(self.account.gid)),
-            ("home", _layout.private_home(slot.name, slot.provider)),
-            *(("workspace", name, _layout.workspace(slot.name, name)) for name in slot.workspaces),
+            *(("own", mount.source) for mount in self.mounts if mount.kind == "bind" and _is_own(slot, mount.source)),
+            *(("workspace", name, _layout.workspace(slot.name, name)) for name in self._unrestricted()),
             *(("command", word) for word in self.provider.command),
             *(("identity", each.path, each.digest, each.stamp) for each in self.provider.identities),
             *(("flag", flag) for flag, _unused in self.flags),
+            *([("network", "private")] if slot.network == "private" else []),
+            *(("forward", str(port)) for port in slot.forwards),
             ("hostname", slot.name),
-            *(_record(mount) for mount in self.mounts),
+            *(as_record(mount) for mount in self.mounts),
             *(("set", name, text) for name, text in self.environment),
             *(("pass", name) for name in self.passed),
         ]
         if slot.credential:
-            records.append(("credential", slot.credential.name))
+            by = {known.name: known.variable or "" for known in self.provider.profile.credentials}
+            records.append(("credential", slot.credential.name, by.get(slot.credential.name, "")))
+        if self.approved:
+            records.append(("approved", self.approved))
         records.append(("policy", self.as_text()))
         return dump(records)
+
+    def _unrestricted(self) -> tuple[str, ...]:
+        """Return the workspaces of this plan; those that are narrower have their own."""
+        if self.workspace:
+            return (self.workspace,)
+        return tuple(name for name in self.slot.workspaces if name not in self.slot.restrictions)
+
+    def _command_lines(self) -> dict[str, tuple[str, ...]]:
+        profile = self.provider.profile
+        return {
+            "headless": profile.headless,
+            "resume": profile.resume,
+            "resume_headless": profile.resume_headless,
+            "login": profile.login,
+            "transcript": (profile.transcript,) if profile.transcript else (),
+            "renames": profile.renames,
+        }
 
     def slice_text(self) -> str:
         """Return the unit file of the slot's slice, in which its limits are in force."""
@@ -185,11 +161,41 @@ class Policy:
         )
 
 
-def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host) -> Policy:
-    """Return the effective policy of a slot on this host; Invalid names what cannot be."""
-    mounts = (*_system(slot, host), *_own(slot, account, provider), *_extra(slot, host), *_seals())
-    _check_targets(slot.name, mounts)
-    home = _layout.private_home(slot.name, slot.provider)
+def compile_all(
+    slot: Slot, account: Account, provider: Provider, host: Host, site: t.Mapping[str, Capability]
+) -> list[Policy]:
+    """Return the policy of a slot, then one for each workspace that is narrower; Invalid names what cannot be."""
+    own = merge(site, provider.profile)
+    if slot.capabilities is None:
+        slot = dataclasses.replace(slot, capabilities=tuple(each.key for each in provider.profile.capabilities))
+    base = compile_policy(slot, account, provider, host, own)
+    needed = base.fingerprint() if slot.mode == "verified" else ""
+    policies = [dataclasses.replace(base, approved=needed)]
+    for workspace in slot.restrictions:
+        narrow = compile_policy(narrowed(slot, workspace), account, provider, host, own)
+        policies.append(dataclasses.replace(narrow, workspace=workspace, approved=needed))
+    return policies
+
+
+def compile_policy(
+    slot: Slot, account: Account, provider: Provider, host: Host, known: t.Mapping[str, Capability]
+) -> Policy:
+    """Return the effective policy of a slot on this host, which has a mode by now; Invalid names what cannot be."""
+    profile, where = provider.profile, f"slot '{slot.name}'"
+    granted = chosen(slot.capabilities or (), known, where)
+    _check_profile(slot, provider, granted)
+    if slot.mode == "compatibility":
+        mounts = tuple(_compatibility.mounts(slot, provider, host, granted))
+        home = _layout.account_home(slot.name)
+    else:
+        if slot.masks:
+            why = f"{slot.mode} mode shows nothing that is not listed"
+            raise Invalid(f"{where}: masks are for compatibility mode; {why} [take them away]")
+        mounts = tuple(_strict.mounts(slot, account, provider, host, granted))
+        home = _layout.private_home(slot.name, slot.provider)
+    check_targets(slot.name, mounts)
+    variables = {name: value for capability in granted for name, value in capability.variables}
+    refuse_variables(variables, profile.denied, where)
     account_name = _layout.account(slot.name)
     environment = {
         "CONFINED_SLOT": slot.name,
@@ -197,152 +203,74 @@ def compile_policy(slot: Slot, account: Account, provider: Provider, host: Host)
         "LANG": "C.UTF-8",
         "LOGNAME": account_name,
         "PATH": ":".join((*provider.path, PATH)),
-        "SHELL": SHELL,
+        "SHELL": _strict.SHELL,
         "TMPDIR": "/tmp",
         "USER": account_name,
-        **dict(provider.environment),
+        **{name: value.replace("{home}", home) for name, value in profile.environment},
+        **variables,
     }
-    flags = FLAGS if slot.network == "host" else (*FLAGS, NO_NETWORK)
-    return Policy(
-        slot, account, provider, flags, mounts, tuple(sorted(environment.items())), (*PASSED, *provider.passed)
-    )
+    flags = (*FLAGS, *{"none": (NO_NETWORK,), "private": (OWN_NETWORK,)}.get(slot.network, ()))
+    passed = (*PASSED, *profile.passed)
+    return Policy(slot, account, provider, granted, flags, mounts, tuple(sorted(environment.items())), passed)
 
 
-def _system(slot: Slot, host: Host) -> t.Iterator[Mount]:
-    yield Mount("bind", "/usr", "programs and libraries of the distribution", "/usr", "ro")
-    for path, link in host.roots:
-        if link:
-            yield Mount("symlink", path, "where this host links it: part of /usr", link)
-        else:
-            yield Mount("bind", path, "programs and libraries of the distribution", path, "ro")
-    files = SYSTEM_FILES if slot.network == "none" else (*SYSTEM_FILES, RESOLVER)
-    for path, reason in files:
-        if path in host.present:
-            yield Mount("bind", path, reason, path, "ro")
-        elif path == RESOLVER[0]:
-            raise Invalid(
-                f"slot '{slot.name}': network is {slot.network}, but {host.resolver} does not exist on this host "
-                "[mend its resolver, or choose network: none]"
-            )
-    yield Mount("symlink", "/var/run", "programs that look there", "/run")
-    yield Mount("proc", "/proc", "its own processes")
-    yield Mount("dev", "/dev", "null, zero, random, its terminal")
-    for path, reason in (
-        ("/dev/shm", "shared memory of its own"),
-        ("/tmp", "scratch of its own"),
-        ("/var/tmp", "scratch of its own"),
-    ):
-        yield Mount("tmpfs", path, reason, mode="1777", size=size_in_bytes(slot.resources.tmp_size))
-
-
-def _own(slot: Slot, account: Account, provider: Provider) -> t.Iterator[Mount]:
-    name, home = _layout.account(slot.name), _layout.private_home(slot.name, slot.provider)
-    people = (
-        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
-        f"{name}:x:{account.uid}:{account.gid}::{home}:{SHELL}\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-    )
-    groups = f"root:x:0:\n{name}:x:{account.gid}:\nnogroup:x:65534:\n"
-    hosts = f"127.0.0.1 localhost {slot.name}\n::1 localhost ip6-localhost ip6-loopback\n"
-    names = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"
-    yield Mount("data", "/etc/passwd", "the accounts it may know: root, itself, nobody", content=people)
-    yield Mount("data", "/etc/group", "the groups it may know", content=groups)
-    yield Mount("data", "/etc/hosts", "its own name and localhost", content=hosts)
-    yield Mount(
-        "data", "/etc/nsswitch.conf", "accounts from files, never from the host's directory service", content=names
-    )
-    for path, reason in provider.trees:
-        yield Mount("bind", path, reason, path, "ro")
-    yield Mount("bind", home, "its private HOME: settings, login and transcripts of its CLI", home, "rw")
-    yield Mount(
-        "workspace",
-        f"{_layout.state(slot.name)}/workspaces/*",
-        "the workspace chosen for the session, no other",
-        mode="rw",
-    )
-    run = f"{_layout.RUN}/{slot.name}/*"
-    size = size_in_bytes(slot.resources.tmp_size)
-    yield Mount("run", run, "the session's own run directory, in memory of its own: /run is the host's", size=size)
-
-
-def _extra(slot: Slot, host: Host) -> t.Iterator[Mount]:
-    for index, bind in enumerate(slot.binds):
-        where = f"slot '{slot.name}': binds[{index}].source"
-        source = host.sources[bind.source]
-        _check_source(source, where)
-        if bind.mode == "rw" and source.kind != "directory":
-            raise Invalid(
-                f"{where} is the file {bind.source}, writable; a file that is bound cannot be replaced by rename "
-                "[bind its directory]"
-            )
-        yield Mount("bind", bind.target, bind.reason, bind.source, bind.mode)
-
-
-def _seals() -> t.Iterator[Mount]:
-    yield Mount("seal", "/dev", "nothing can be added to it")
-    yield Mount("seal", "/", "nothing can be added to the empty root")
-
-
-def _check_source(source: Source, where: str) -> None:
-    path = source.path
-    if source.kind == "missing":
-        raise Invalid(f"{where} is {path}, which does not exist on this host [create it, or take the bind away]")
-    if source.real != path:
-        raise Invalid(f"{where} is {path}, which goes through a link [write {source.real}]")
-    for forbidden in FORBIDDEN:
-        if path == forbidden or path.startswith(forbidden + "/") or forbidden.startswith(path.rstrip("/") + "/"):
-            raise Invalid(
-                f"{where} is {path}; nothing at, in or around {forbidden} can be bound [copy what is needed elsewhere]"
-            )
-    if source.kind == "other":
-        raise Invalid(f"{where} is {path}, a socket, device or pipe; only files and directories can be bound")
-    if source.socket:
+def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capability]) -> None:
+    profile, where = provider.profile, f"slot '{slot.name}'"
+    if slot.profile_version not in (None, profile.profile_version):
         raise Invalid(
-            f"{where} is {path}, in which {source.socket} is a socket; "
-            "even a read-only bind lets the session connect to it [bind a narrower directory]"
+            f"{where}: profile_version is {slot.profile_version}, but the profile of {profile.name} has version"
+            f" {profile.profile_version} [read what changed in docs/providers.md, then declare that one]"
         )
-    if source.writable_parent:
+    if slot.credential and profile.credentials:
+        names = [known.name for known in profile.credentials]
+        if slot.credential.name not in names:
+            raise Invalid(
+                f"{where}: credential.name is {slot.credential.name}, which {profile.name} does not read; it can be"
+                f" {', '.join(names)} [name one of these]"
+            )
+    given = {slot.credential.name} if slot.credential else set()
+    given |= {name for name, _unused in profile.environment}
+    given |= {name for capability in granted for name, _unused in capability.variables}
+    both = sorted(given.intersection(profile.conflicts))
+    if len(both) > 1:
+        raise Invalid(f"{where}: {' and '.join(both)} are both set, of which {profile.name} takes one [leave one out]")
+    if slot.credential and slot.credential.name in profile.denied:
+        raise Invalid(f"{where}: credential.name is {slot.credential.name}, which its profile denies [take it away]")
+    if slot.mode != "verified":
+        return
+    certified = profile.certification
+    if certified.status not in ("certified", "builtin"):
         raise Invalid(
-            f"{where} is {path}; {source.writable_parent} can be written by others than root, "
-            "who could put a link in its place [chown it to root and chmod go-w]"
+            f"{where}: mode is verified, but the profile of {profile.name} is {certified.status}, not certified"
+            " [choose isolated, or a provider that is]"
+        )
+    if certified.cli_version not in (None, provider.version):
+        raise Invalid(
+            f"{where}: mode is verified, but {profile.name} {certified.cli_version} was certified, and"
+            f" {provider.version} is installed [pin {certified.cli_version}, or choose isolated]"
+        )
+    digests = {identity.digest for identity in provider.identities}
+    if certified.sha256 and not digests.intersection((certified.sha256, UNKNOWN_DIGEST)):
+        raise Invalid(
+            f"{where}: mode is verified, but the bytes of {profile.name} {provider.version} are not those that were"
+            " certified, or were certified on another machine [install it from where the profile says, or choose"
+            " isolated]"
+        )
+    keys = {capability.key for capability in granted}
+    for capability in profile.capabilities:
+        if capability.required and capability.key not in keys:
+            raise Invalid(
+                f"{where}: capability-missing: {profile.name} cannot run without {capability.key}, '{capability.words}'"
+                " [add it to the slot's capabilities]"
+            )
+    allowed = {name for capability in granted for name in capability.credentials}
+    if slot.credential and profile.credentials and slot.credential.name not in allowed:
+        raise Invalid(
+            f"{where}: capability-missing: none of its capabilities has the credential {slot.credential.name}"
+            " [add one that has, or leave the credential out]"
         )
 
 
-def _check_targets(slot: str, mounts: tuple[Mount, ...]) -> None:
-    """Refuse a mount point that hides another, or that stands below a path the slot can write (CVE-2026-87766)."""
-    targets: list[tuple[str, Mount]] = []
-    for mount in mounts:
-        if mount.kind == "seal":
-            continue
-        target = mount.target.removesuffix("*").rstrip("/") + "/"
-        for other, first in targets:
-            if target == other:
-                raise Invalid(
-                    f"slot '{slot}': two mounts at {mount.target}: '{first.reason}' and '{mount.reason}' "
-                    "[take one away]"
-                )
-            upper, lower = (first, mount) if target.startswith(other) else (mount, first)
-            if not (target.startswith(other) or other.startswith(target)):
-                continue
-            if (upper.kind, lower.kind) != ("dev", "tmpfs"):
-                raise Invalid(
-                    f"slot '{slot}': the mount at {lower.target} lies below the one at {upper.target} "
-                    "[choose a target of its own]"
-                )
-        targets.append((target, mount))
-
-
-def _record(mount: Mount) -> Record:
-    if mount.kind == "bind":
-        return ("bind", mount.mode, mount.source, mount.target)
-    if mount.kind == "data":
-        return ("data", mount.content, mount.target)
-    if mount.kind == "tmpfs":
-        return ("tmpfs", mount.mode, str(mount.size), mount.target)
-    if mount.kind == "symlink":
-        return ("symlink", mount.source, mount.target)
-    if mount.kind == "workspace":
-        return ("bind-workspace",)
-    if mount.kind == "run":
-        return ("run", str(mount.size))
-    return (mount.kind, mount.target)
+def _is_own(slot: Slot, source: str) -> bool:
+    """Return whether a bind's source is a directory that must be the slot's own."""
+    return source.startswith(f"{_layout.state(slot.name)}/")

@@ -1,57 +1,125 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Provider profiles: the versioned contract of each CLI, read as data and checked before anything relies on it."""
+"""Provider profiles: the versioned contract of each CLI, read as data and checked before anything relies on it.
+
+The schema says what each value can be; what one value means for another is checked here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
-import re
 import typing as t
 
+from . import _schema
+from ._capabilities import DENIED, Capability, refuse_variables
 from ._declarations import Invalid
-
-KINDS = ("builtin", "npm")
+from ._profile_schema import PROFILE, VERSION
 
 # The names of one machine, as npm and as compilers spell them.
 MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
-_PACKAGE = re.compile(r"(?:@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*\Z")
-_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}(?:[-+][0-9A-Za-z.-]+)?\Z")
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
-_HOST = re.compile(r"[a-z0-9][a-z0-9.-]*:[1-9][0-9]{0,4}\Z")
-_REASONS = ("tree",)
+_CURE = "mend its file"
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A directory below HOME that outlives a session, and what is in it."""
+
+    path: str
+    holds: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownCredential:
+    """A secret that a slot can declare; by descriptor, variable gets the descriptor's number in its stead."""
+
+    name: str
+    by: t.Literal["environment", "descriptor"]
+    variable: str | None = None
+    refreshable: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Managed:
+    """A file of settings that root owns, seen read-only at target."""
+
+    target: str
+    content: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerSandbox:
+    """The CLI's own sandbox: it has none, or it is disabled or allowed, and how."""
+
+    setting: t.Literal["none", "disabled", "allowed"]
+    reason: str
+    how: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Daemon:
+    """A process that the CLI likes to leave behind."""
+
+    name: str
+    socket: str
+    stopped_by: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Certification:
+    """What is known of the CLI, of which version and executable, and where the evidence is (beside the profile)."""
+
+    status: t.Literal["certified", "documented", "builtin", "none"] = "none"
+    note: str | None = None
+    evidence: str | None = None
+    cli_version: str | None = None
+    sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
     """One provider's contract.
 
-    executable, interpreter and path are relative to the provider's tree, absolute for a built-in provider; state is
-    relative to HOME. In paths and names of packages, {machine} and {npm} stand for the host's machine.
+    executable, interpreter and path are relative to the provider's tree, absolute for a built-in provider; state,
+    renames and transcript are relative to HOME. In paths and names of packages, {machine} and {npm} stand for the
+    host's machine; in values of the environment, {home} stands for the session's HOME; in words, {prompt} and {session}
+    for what is asked and which conversation. version is the one that the profile pins, `distribution` if built in.
     """
 
     name: str
     profile_version: int
     summary: str
     kind: str
+    version: str
     packages: tuple[tuple[str, str], ...]
     executable: str
     interpreter: str | None = None
     arguments: tuple[str, ...] = ()
     identity: str = "file"
-    state: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    passed: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = DENIED
+    environment: tuple[tuple[str, str], ...] = ()
+    state: tuple[State, ...] = ()
+    renames: tuple[str, ...] = ()
+    transcript: str | None = None
+    headless: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
+    resume_headless: tuple[str, ...] = ()
+    login: tuple[str, ...] = ()
+    credentials: tuple[KnownCredential, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    managed: tuple[Managed, ...] = ()
+    inner_sandbox: InnerSandbox | None = None
+    daemons: tuple[Daemon, ...] = ()
     network: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] = ()
+    certification: Certification = Certification()
     reasons: t.Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-
-    @property
-    def version(self) -> str:
-        """Return the version that the profile pins, `distribution` for a built-in provider."""
-        return self.packages[0][1] if self.packages else "distribution"
 
     def of_machine(self, machine: str | None = None) -> Profile:
         """Return the profile with paths for a machine, as uname -m says it; Invalid if the provider has none for it."""
@@ -72,9 +140,6 @@ class Profile:
         )
 
 
-_KEYS = {field.name for field in dataclasses.fields(Profile)} - {"kind", "packages"} | {"install"}
-
-
 def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, Profile]:
     """Return the profiles by name; Invalid names the first value that cannot be. A later one of a name wins."""
     profiles = [_profile(entry, f"profiles[{index}]") for index, entry in enumerate(declared)]
@@ -83,14 +148,8 @@ def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, Profile]:
 
 def exact_version(version: t.Any, where: str) -> str:
     """Return the version once sure that it is an exact one; ranges and tags are refused, they change by themselves."""
-    if not isinstance(version, str) or not _VERSION.match(version):
-        raise Invalid(f"{where} is {version!r:.80}; it must be one exact version such as 1.2.3 [pin it]")
-    return version
-
-
-def package_name(name: t.Any, where: str) -> str:
-    """Return the name of an npm package once sure that npm cannot take it for an option, a path or an address."""
-    return _matching(name, _PACKAGE, where, "an npm package's name such as @scope/name")
+    _schema.check(version, VERSION, where, "pin it")
+    return str(version)
 
 
 def named(name: str, profiles: t.Mapping[str, Profile], where: str) -> Profile:
@@ -102,114 +161,118 @@ def named(name: str, profiles: t.Mapping[str, Profile], where: str) -> Profile:
 
 
 def _profile(entry: t.Any, where: str) -> Profile:
-    if not isinstance(entry, dict):
-        raise Invalid(f"{where} is {entry!r:.80}; it must be a mapping")
-    name = _matching(entry.get("name"), _NAME, f"{where}.name", "a-z, 0-9 and _, a letter first")
-    where = f"profile '{name}'"
-    unknown = sorted(map(str, set(entry) - _KEYS))
-    if unknown:
-        raise Invalid(f"{where} has {unknown[0]!r:.80}; it can have {', '.join(sorted(_KEYS))} [mend its file]")
-    number = entry.get("profile_version")
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise Invalid(f"{where}: profile_version is {number!r:.80}; it must be a whole number from 1")
-    kind, packages = _install(entry.get("install"), where)
-    builtin = kind == "builtin"
-    identity = entry.get("identity", "distribution" if builtin else "file")
-    allowed = ("distribution",) if builtin else ("file", "tree")
-    if identity not in allowed:
-        rule = f"with install.kind {kind} it can be {' or '.join(allowed)}"
-        raise Invalid(f"{where}: identity is {identity!r:.80}; {rule}")
-    interpreter = entry.get("interpreter")
-    return Profile(
-        name=name,
-        profile_version=number,
-        summary=_text(entry.get("summary"), f"{where}: summary"),
-        kind=kind,
-        packages=packages,
-        executable=_path(entry.get("executable"), f"{where}: executable", absolute=builtin),
-        interpreter=None if interpreter is None else _path(interpreter, f"{where}: interpreter", absolute=builtin),
-        arguments=_texts(entry, "arguments", where),
-        identity=identity,
-        state=tuple(_path(path, f"{where}: state") for path in _list(entry, "state", where)),
-        environment=_environment(entry.get("environment"), f"{where}: environment"),
-        passed=tuple(
-            _matching(one, _VARIABLE, f"{where}: passed", "names of variables") for one in _list(entry, "passed", where)
+    if isinstance(entry, dict) and not any(_schema.faults(entry.get("name"), PROFILE["properties"]["name"])):
+        where = f"profile '{entry['name']}'"
+    _schema.check(entry, PROFILE, where, _CURE)
+    install = entry["install"]
+    kind = install["kind"]
+    packages = tuple((package["name"], package["version"]) for package in install.get("packages", ()))
+    if (bool(packages), "version" in install) != (kind == "npm", kind == "archive"):
+        needs = {"npm": "packages and no version", "archive": "a version and no packages"}.get(kind, "neither")
+        raise Invalid(f"{where}: install of kind {kind} must have {needs} [{_CURE}]")
+    made: dict[str, t.Any] = {
+        "kind": kind,
+        "version": packages[0][1] if packages else install.get("version", "distribution"),
+        "packages": packages,
+        "identity": entry.get("identity", "distribution" if kind == "builtin" else "file"),
+        "denied": tuple(sorted({*DENIED, *entry.get("denied", ())})),
+        "environment": tuple(sorted(entry.get("environment", {}).items())),
+        "capabilities": tuple(
+            Capability(key, **_frozen(words)) for key, words in sorted(entry.get("capabilities", {}).items())
         ),
-        path=tuple(_path(path, f"{where}: path", absolute=builtin) for path in _list(entry, "path", where)),
-        network=tuple(
-            _matching(one, _HOST, f"{where}: network", "HOST:PORT") for one in _list(entry, "network", where)
-        ),
-        reasons=_reasons(entry.get("reasons"), where, builtin),
-    )
+    }
+    for key, several in (("state", State), ("credentials", KnownCredential), ("daemons", Daemon)):
+        made[key] = tuple(several(**_frozen(each)) for each in entry.get(key, ()))
+    made["managed"] = tuple(_managed(each, where) for each in entry.get("managed", ()))
+    for key, one in (("inner_sandbox", InnerSandbox), ("certification", Certification)):
+        if key in entry:
+            made[key] = one(**entry[key])
+    profile = Profile(**{key: value for key, value in _frozen(entry).items() if key != "install"} | made)
+    _check(profile, where)
+    return profile
 
 
-def _install(install: t.Any, where: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    kind = install.get("kind") if isinstance(install, dict) else None
-    if kind not in KINDS:
-        raise Invalid(f"{where}: install.kind is {kind!r:.80}; it can be {' or '.join(KINDS)}")
-    declared = install.get("packages") or []
-    if not isinstance(declared, list) or bool(declared) is (kind == "builtin"):
-        raise Invalid(f"{where}: install.packages must list packages for kind npm, and none for kind builtin")
-    packages = []
-    for index, package in enumerate(declared):
-        at = f"{where}: install.packages[{index}]"
-        if not isinstance(package, dict):
-            raise Invalid(f"{at} is {package!r:.80}; it must have name and version")
-        version = exact_version(package.get("version"), f"{at}.version")
-        name = _text(package.get("name"), f"{at}.name")
-        package_name(name.replace("{npm}", "x64").replace("{machine}", "x86_64"), f"{at}.name")
-        packages.append((name, version))
-    return kind, tuple(packages)
+def _frozen(mapping: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in mapping.items()}
 
 
-def _reasons(reasons: t.Any, where: str, builtin: bool) -> dict[str, str]:
-    if builtin and not reasons:
-        return {}
-    if not isinstance(reasons, dict) or set(reasons) != set(_REASONS):
-        raise Invalid(f"{where}: reasons must say why the slot needs: {', '.join(_REASONS)}")
-    return {key: _text(value, f"{where}: reasons.{key}") for key, value in reasons.items()}
+def _managed(entry: t.Mapping[str, t.Any], where: str) -> Managed:
+    content = entry["content"]
+    if not isinstance(content, str):
+        try:
+            content = json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"{where}: managed {entry['target']} cannot be JSON: {error} [{_CURE}]") from None
+    return Managed(entry["target"], content, entry["reason"])
 
 
-def _environment(environment: t.Any, where: str) -> tuple[tuple[str, str], ...]:
-    if environment is None:
-        return ()
-    if not isinstance(environment, dict):
-        raise Invalid(f"{where} is {environment!r:.80}; it must map names to values")
-    return tuple(
-        (_matching(name, _VARIABLE, where, "names of variables"), _text(value, f"{where}.{name}"))
-        for name, value in sorted(environment.items())
-    )
+def _check(profile: Profile, where: str) -> None:
+    """Raise Invalid for the first thing that contradicts another."""
+    builtin = profile.kind == "builtin"
+    identities = ("distribution",) if builtin else ("file", "tree")
+    if profile.identity not in identities:
+        can = " or ".join(identities)
+        raise Invalid(f"{where}: identity is '{profile.identity}'; for kind {profile.kind} it can be {can} [{_CURE}]")
+    for key, fault in _faults(profile):
+        raise Invalid(f"{where}: {key} {fault} [{_CURE}]")
+    variables = {
+        "passed": profile.passed,
+        "environment": [name for name, _unused in profile.environment],
+        "credentials": [name for each in profile.credentials for name in (each.name, each.variable) if name],
+    }
+    for key, names in variables.items():
+        refuse_variables(names, profile.denied, f"{where}: {key}")
 
 
-def _list(entry: t.Mapping[str, t.Any], key: str, where: str) -> list[t.Any]:
-    value = entry.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Invalid(f"{where}: {key} is {value!r:.80}; it must be a list")
-    return value
+def _faults(profile: Profile) -> t.Iterator[tuple[str, str]]:
+    """Yield the keys whose values contradict others, and how."""
+    builtin = profile.kind == "builtin"
+    paths = {"executable": [profile.executable], "interpreter": [profile.interpreter or ""], "path": profile.path}
+    for key, several in paths.items():
+        for path in filter(None, several):
+            if path.startswith("/") is not builtin:
+                yield key, f"is '{path}'; it must be a plain {'absolute' if builtin else 'relative'} path"
+    if not builtin and not profile.reasons:
+        yield "reasons", "must say why the slot needs: tree"
 
+    state = [each.path for each in profile.state]
+    for index, path in enumerate(state):
+        if any(f"{path}/".startswith(f"{other}/") for other in state[:index] + state[index + 1 :]):
+            yield "state", f"has '{path}' in another of its directories, or twice; each must stand by itself"
+    for path in profile.renames:
+        if not any(path.startswith(f"{directory}/") for directory in state):
+            yield "renames", f"has '{path}', which is in no directory of state; it could not be replaced"
 
-def _texts(entry: t.Mapping[str, t.Any], key: str, where: str) -> tuple[str, ...]:
-    return tuple(_text(value, f"{where}: {key}[{index}]") for index, value in enumerate(_list(entry, key, where)))
+    words = {"headless": ["{prompt}"], "resume": ["{session}"], "resume_headless": ["{prompt}", "{session}"]}
+    for key, placeholders in words.items():
+        said = sorted(word for word in getattr(profile, key) if word in ("{prompt}", "{session}"))
+        if getattr(profile, key) and said != placeholders:
+            yield key, f"must have {' and '.join(placeholders)} once each, as words of their own"
 
+    names = [each.name for each in profile.credentials]
+    if len(set(names)) < len(names):
+        yield "credentials", "names one twice"
+    for each in profile.credentials:
+        if (each.by == "descriptor") is not bool(each.variable):
+            yield "credentials", f"has {each.name} by {each.by}; a variable goes with a descriptor, and only with it"
+    sandbox = profile.inner_sandbox
+    if sandbox and (sandbox.setting == "none") is bool(sandbox.how):
+        yield "inner_sandbox", "must say how, unless its setting is none"
 
-def _text(value: t.Any, where: str) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise Invalid(f"{where} is {value!r:.80}; it must be one line of text [quote numbers and words like yes]")
-    return value
-
-
-def _path(value: t.Any, where: str, *, absolute: bool = False) -> str:
-    path = _text(value, where)
-    parts = path[1:].split("/") if absolute else path.split("/")
-    if path.startswith("/") is not absolute or any(part in ("", ".", "..") for part in parts):
-        kind = "absolute" if absolute else "relative"
-        raise Invalid(f"{where} is {path!r:.120}; it must be a plain {kind} path, without '.', '..' or '//'")
-    return path
-
-
-def _matching(value: t.Any, pattern: re.Pattern[str], where: str, rule: str) -> str:
-    if not isinstance(value, str) or not pattern.match(value):
-        raise Invalid(f"{where} is {value!r:.80}; it can be {rule}")
-    return value
+    for key, some, every in (
+        ("conflicts", profile.conflicts, names),
+        *((f"capabilities.{each.key}.state", each.state, state) for each in profile.capabilities),
+        *((f"capabilities.{each.key}.credentials", each.credentials, names) for each in profile.capabilities),
+        *((f"capabilities.{each.key}.hosts", each.hosts, profile.network) for each in profile.capabilities),
+    ):
+        for value in some:
+            if value not in every:
+                yield key, f"has '{value}'; it can have {', '.join(every) or 'nothing, as the profile has none'}"
+    certification = profile.certification
+    if certification.status == "builtin" and not builtin:
+        yield "certification", f"is 'builtin'; for kind {profile.kind} it cannot be"
+    if certification.status == "certified":
+        if not (certification.evidence and certification.sha256):
+            yield "certification", "is 'certified'; that needs evidence and sha256"
+        if certification.cli_version != profile.version:
+            yield "certification", f"is of version {certification.cli_version}; the profile pins {profile.version}"

@@ -18,16 +18,15 @@ import typing as t
 
 from . import _archive, _files, _layout, _manifest, _profiles
 from ._declarations import Invalid
-from ._host import Identity, Provider
+from ._host import UNKNOWN_DIGEST, Identity, Provider
 from ._in_use import in_use
 from ._launch import stamp_of
 from ._manifest import MANIFEST, Untrusted
 from ._refusals import Refusal, printable
 from ._steps import Step
 
-UNKNOWN = "unknown"
 CURE = "run the role confined.slots.providers with it"
-SOURCES = ("builtin", "npm", "archive")
+SOURCES = {"builtin": ("builtin",), "npm": ("npm", "archive"), "archive": ("archive",)}
 
 _INCOMING = ".incoming-"
 
@@ -303,7 +302,7 @@ def on_host(
         if not predict:
             raise Invalid(f"provider '{name}' is not installed on this host [{CURE}]")
         directory = directory_of(name, profile.version, root)
-        unknown = tuple(Identity(f"{directory}/{path}", UNKNOWN) for path in paths)
+        unknown = tuple(Identity(f"{directory}/{path}", UNKNOWN_DIGEST) for path in paths)
         return _provider(profile, profile.version, directory, unknown)
     directory = directory_of(name, record.chosen, root)
     try:
@@ -322,14 +321,11 @@ def _provider(profile: _profiles.Profile, version: str, directory: str, identiti
     prefix = f"{directory}/" if directory else ""
     words = (profile.interpreter, profile.executable) if profile.interpreter else (profile.executable,)
     return Provider(
-        name=profile.name,
+        profile=profile,
         version=version,
-        profile_version=profile.profile_version,
         command=(*(f"{prefix}{word}" for word in words), *profile.arguments),
         identities=identities,
         trees=((directory, profile.reasons["tree"]),) if directory else (),
-        environment=profile.environment,
-        passed=profile.passed,
         path=tuple(f"{prefix}{path}" for path in profile.path),
     )
 
@@ -337,9 +333,11 @@ def _provider(profile: _profiles.Profile, version: str, directory: str, identiti
 def _complete(entry: t.Mapping[str, t.Any], profile: _profiles.Profile, where: str) -> dict[str, t.Any]:
     source = entry.get("source") or profile.kind
     archive, digest = entry.get("archive"), entry.get("sha256")
-    if source not in SOURCES or (source == "builtin") is not (profile.kind == "builtin"):
-        can = "builtin" if profile.kind == "builtin" else "npm or archive"
+    if source not in SOURCES[profile.kind]:
+        can = " or ".join(SOURCES[profile.kind])
         raise Invalid(f"{where}: source is {source!r:.80}; for {profile.name} it can be {can}")
+    if profile.kind == "archive" and not archive:
+        raise Invalid(f"{where}: archive is {archive!r}; no registry has {profile.name} [give an archive of it]")
     if bool(archive) is not (source == "archive"):
         raise Invalid(f"{where}: source is {source} and archive is {archive!r:.120}; they must go together [mend one]")
     for key in ("sha256", "tree"):

@@ -13,6 +13,7 @@ CODES = (
     "approval-missing",
     "audit-unavailable",
     "capability-missing",
+    "credential-malformed",
     "credential-missing",
     "docker-unavailable",
     "launcher-tampered",
@@ -27,6 +28,7 @@ CODES = (
     "sandbox-unavailable",
     "slot-disabled",
     "slot-unknown",
+    "space-low",
     "workspace-unknown",
 )
 

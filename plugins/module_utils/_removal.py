@@ -17,7 +17,7 @@ import subprocess
 import time
 import typing as t
 
-from . import _accounts, _files, _layout, _ledger
+from . import _accounts, _files, _layout, _ledger, _schedules
 from ._accounts import ENVIRONMENT, Failed, run
 from ._declarations import Invalid, Slot
 from ._ledger import Ids, Ledger
@@ -42,6 +42,7 @@ class Found:
     closed: bool = False
     group: bool = False
     schedule: tuple[str, ...] = ()
+    timers: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     processes: tuple[tuple[int, str], ...] = ()
     unit_files: tuple[str, ...] = ()
@@ -79,6 +80,8 @@ def find(name: str, ledger: Ledger) -> Found | None:
         *(_layout.state(name), _layout.log(name)),
     )
     mail = f"{MAIL}/{account}"
+    unit_files = _unit_files(name)
+    units = [os.path.basename(path) for path in unit_files]
     found = Found(
         name=name,
         ids=ids,
@@ -90,9 +93,12 @@ def find(name: str, ledger: Ledger) -> Found | None:
             *(path for path in (f"{LINGER}/{account}", f"{CRONTABS}/{account}", mail) if os.path.lexists(path)),
             *_jobs(ids.uid),
         ),
-        units=_active_units(name, ids.uid),
+        timers=tuple(_schedules.states([unit for unit in units if unit.endswith(".timer")])),
+        units=_active_units(
+            (_layout.slice_unit(name), f"user-{ids.uid}.slice", *(unit for unit in units if unit.endswith(".service")))
+        ),
         processes=processes(ids),
-        unit_files=_unit_files(name),
+        unit_files=unit_files,
         plan=os.path.lexists(_layout.plan(name)),
         workspaces=os.path.isdir(f"{_layout.state(name)}/workspaces"),
         log=os.path.isdir(_layout.log(name)),
@@ -118,6 +124,8 @@ def steps(found: Found, workspaces: str) -> t.Iterator[Step]:
         yield Step(_layout.plan(found.name), "remove file", "present")
     for path in found.schedule:
         yield Step(path, "remove file", "present")
+    for unit in found.timers:
+        yield Step(unit, "switch off", "on")
     if found.units or found.processes:
         running = [*found.units, *(f"process {pid} ({program})" for pid, program in found.processes)]
         yield Step(account, "end processes", "\n".join(running))
@@ -146,6 +154,8 @@ def apply(step: Step, found: Found, patience: float) -> None:
         run(("chage", "--expiredate", "0", account))
     elif step.action == "remove file":
         _remove_file(subject)
+    elif step.action == "switch off":
+        run(("systemctl", "disable", "--quiet", "--now", "--", subject))
     elif step.action == "end processes":
         _end(found, patience)
     elif step.action == "archive workspaces":
@@ -155,6 +165,7 @@ def apply(step: Step, found: Found, patience: float) -> None:
     elif step.action == "remove unit":
         _remove_tree(subject)
         run(("systemctl", "daemon-reload"))
+        _schedules.forget([os.path.basename(subject)])
     elif step.action == "remove tree":
         _remove_tree(subject)
     elif step.action == "take ranges back":
@@ -224,8 +235,7 @@ def _jobs(uid: int) -> list[str]:
     return sorted(jobs)
 
 
-def _active_units(name: str, uid: int) -> tuple[str, ...]:
-    units = (_layout.slice_unit(name), f"user-{uid}.slice")
+def _active_units(units: tuple[str, ...]) -> tuple[str, ...]:
     try:
         asked = subprocess.run(
             ("systemctl", "is-active", "--", *units),

@@ -14,9 +14,18 @@ description:
     owned by root in directories that only root enters. systemd reads it when a session starts; no process of a slot
     can.
   - Removes every other file of a declared slot there, so that a changed provider or a withdrawn credential leaves none.
+  - Refuses one value for two slots whose CLI renews it, and a login file with a refresh token for any.
   - Neither a value nor its length or hash is ever shown.
 version_added: 0.1.0
 author: confined.slots contributors (@confined-slots)
+options:
+  profiles:
+    description:
+      - Contracts of the providers, as the lookup P(confined.slots.profiles#lookup) gives them.
+      - They say which credentials a CLI renews; none is known to be if left out.
+    type: list
+    elements: dict
+    default: []
 extends_documentation_fragment:
   - confined.slots.slots
 attributes:
@@ -47,6 +56,7 @@ EXAMPLES = r"""
         credential:
           name: CLAUDE_CODE_OAUTH_TOKEN
           value: "{{ vault_coder_token }}"
+    profiles: "{{ lookup('confined.slots.profiles') }}"
 """
 
 RETURN = r"""
@@ -64,7 +74,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import _credentials, _ledger, _steps
+from ..module_utils import _credentials, _ledger, _profiles, _steps
 from ..module_utils._declarations import Invalid, parse, slots_argument
 from ..module_utils._files import UnsafePath
 
@@ -72,6 +82,7 @@ from ..module_utils._files import UnsafePath
 def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
     """Keep the files as declared and return the module's result."""
     slots = parse(params["slots"])
+    _credentials.check_shared(slots, _profiles.parse(params["profiles"]))
     with _ledger.exclusive():
         changes = list(_credentials.changes(slots, _credentials.find(slots)))
         if not check_mode:
@@ -81,7 +92,13 @@ def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(argument_spec={"slots": slots_argument()}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={
+            "slots": slots_argument(),
+            "profiles": {"type": "list", "elements": "dict", "default": []},
+        },
+        supports_check_mode=True,
+    )
     try:
         module.exit_json(**converge(module.params, module.check_mode))
     except (Invalid, UnsafePath) as refused:

@@ -11,9 +11,9 @@ module: removal
 short_description: Remove slots from a host
 description:
   - Closes the slot's account and takes its plan away, so that nothing starts any more; removes its crontab, at jobs,
-    mail and lingering; stops its units and kills every process of its uid and subordinate uids; archives its workspaces
-    and logs; then removes its units, policy, credentials, homes and workspaces, its ranges of subordinate ids, its
-    account and its group.
+    mail, lingering and schedules; stops its units and kills every process of its uid and subordinate uids; archives its
+    workspaces and logs; then removes its units, policy, credentials, homes and workspaces, its ranges of subordinate
+    ids, its account and its group.
   - The uid and the ranges stay in the ledger and are never given again. A slot that is declared anew under the same
     name gets others and inherits nothing.
   - Each step is made only if something is left to do, so that a removal that was interrupted is finished by running it

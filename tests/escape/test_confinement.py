@@ -26,7 +26,7 @@ def session(host: Host, script: str, *words: str, slot: str = "coder", before: s
     return host.run(f"{before} slotctl run {slot} -- -c {quoted}")
 
 
-@pytest.mark.parametrize("slot", ["coder", "build-er"])
+@pytest.mark.parametrize("slot", ["coder", "build-er", "outgoing"])
 def test_every_claim_holds_and_each_part_taken_away_is_noticed_by_exactly_its_probe(host: Host, slot: str) -> None:
     rows = json.loads(host.check_output(f"slotctl selftest {slot} --json"))
     assert [row["name"] for row in rows if not row["ok"]] == []

@@ -40,7 +40,7 @@ HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
     "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server "
-    "procps python3 python3-apt python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
+    "passt procps python3 python3-apt python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
 )
 
 # What would fail in a container (modules), or change the host while a test looks at it (the timers).
@@ -51,7 +51,7 @@ MASKED = (
 
 # One long form for every machine: where the daemon gave the container cgroup v1 or a read-only tree, systemd gets a
 # writable cgroup v2 of its own; inside a private cgroup namespace that also is what a v2 machine would have mounted.
-INIT = "umount -R -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup && exec /sbin/init"
+INIT = "umount -R -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup && chmod a+rw /dev/net/tun && exec /sbin/init"
 
 # By number, as <linux/capability.h> counts them; Docker 20.10, Debian 12's, knows no later ones.
 CAPABILITIES = (

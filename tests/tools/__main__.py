@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 COLLECTIONS = BUILD / "collections"
 RESULTS = BUILD / "results"
+FOUND = BUILD / "certification" / "found"
 REQUIREMENTS = ROOT / "requirements" / "tests.txt"
 HOSTS = ("python3", str(ROOT / "tests" / "hosts" / "hosts.py"))
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "confined-slots")
@@ -134,8 +135,10 @@ def mypy_core(log: Log) -> None:
         log.run("mypy", *packages, cwd=ROOT, MYPYPATH=str(library))
     for script in scripts("python"):
         log.run("mypy", "--scripts-are-modules", script, cwd=ROOT, MYPYPATH=str(library))
-    for tool in ("tools", "hosts"):
-        log.run("mypy", *map(str, sorted((ROOT / "tests" / tool).glob("*.py"))), cwd=ROOT, MYPYPATH=f"tests/{tool}")
+    for tool in ("tools", "hosts", "endpoint", "certify"):
+        # what runs on a test host has the endpoint beside it, and the release
+        path = f"tests/{tool}:tests/endpoint:{library}"
+        log.run("mypy", *map(str, sorted((ROOT / "tests" / tool).glob("*.py"))), cwd=ROOT, MYPYPATH=path)
 
 
 def mypy_collection(log: Log) -> None:
@@ -290,6 +293,19 @@ def bench() -> list[Step]:
     ]
 
 
+def forget_findings(log: Log) -> None:
+    """Remove what an earlier run of the CLIs has found."""
+    shutil.rmtree(FOUND, ignore_errors=True)
+
+
+def certify() -> list[Step]:
+    """Return the steps that run the real CLIs and write the evidence of it."""
+    *boot, run = [step for step in molecule() if "boot" in step.title or step.title == "molecule providers"]
+    write = command("python", "tests/certify", str(FOUND), str(ROOT / "profiles"))
+    forget = Step("findings of an earlier run", forget_findings)
+    return [*boot, forget, run, Step("evidence beside the profiles", write, needs=(run.title,))]
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
@@ -300,6 +316,7 @@ COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
     "unit": ("run the unit tests", lambda: setup() + unit()),
     "sanity": ("run ansible-test sanity", lambda: setup() + sanity()),
     "molecule": ("run the molecule scenarios on booted test hosts", lambda: setup() + hosts(*SUITES) + molecule()),
+    "certify": ("run the real CLIs and write the evidence of it", lambda: setup() + hosts(*SUITES) + certify()),
     "bench": ("measure, on a booted test host", lambda: setup() + hosts("trixie") + bench()),
 }
 REPORTS = {"demo": RESULTS / "demo.txt", "bench": RESULTS / "bench.txt"}

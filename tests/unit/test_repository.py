@@ -9,7 +9,14 @@ import re
 
 import pytest
 import yaml
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _policy, _refusals
+from ansible_collections.confined.slots.plugins.module_utils import (
+    _capabilities,
+    _layout,
+    _mounts,
+    _profile_schema,
+    _profiles,
+    _refusals,
+)
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -78,9 +85,10 @@ def test_a_refusal_cannot_steer_a_terminal(text: str) -> None:
 
 def test_bw_06_the_hosts_proc_is_never_bound() -> None:
     """A fresh /proc or none: no fallback binds the host's, and no declaration can ask for it."""
-    assert "/proc" in _policy.FORBIDDEN
+    assert "/proc" in _mounts.FORBIDDEN
     source = "".join(
-        (ROOT / "plugins" / "module_utils" / name).read_text(encoding="utf-8") for name in ("_policy.py", "_launch.py")
+        (ROOT / "plugins" / "module_utils" / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("_policy", "_strict", "_compatibility", "_mounts", "_launch")
     )
     assert not re.search(r"bind[^\n]*/proc[\"']", source)
 
@@ -92,9 +100,42 @@ def test_es_04_the_limit_of_a_shared_network_is_stated() -> None:
 
 def test_a_mount_without_a_reason_does_not_exist() -> None:
     with pytest.raises(Invalid):
-        _policy.Mount("tmpfs", "/x", "")
+        _mounts.Mount("tmpfs", "/x", "")
 
 
 def test_no_two_slots_share_a_path() -> None:
     for path in (_layout.state, _layout.policy, _layout.log, _layout.account, _layout.slice_unit):
         assert len({path(name) for name in ("a", "b", "a-b", "ab")}) == 4
+
+
+def test_each_key_of_a_profile_and_each_provider_is_documented() -> None:
+    text = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    rows = {
+        name
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert rows == {*_profile_schema.PROFILE["properties"], *(path.stem for path in ROOT.glob("profiles/*.yml"))}
+
+
+def test_each_capability_is_documented_in_its_words_with_all_that_it_maps_to() -> None:
+    text = (ROOT / "docs" / "capabilities.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `use_")}
+    profiles = _profiles.parse([yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("profiles/*.yml")])
+    capabilities = {each.key: each for profile in profiles.values() for each in profile.capabilities}
+    assert set(rows) == set(capabilities)
+    for key, capability in capabilities.items():
+        mapped = [capability.words, *capability.state, *capability.hosts, *capability.credentials[:1]]
+        assert all(each in rows[key] for each in mapped) and ("needed" in rows[key]) is capability.required, key
+
+
+def test_the_example_of_a_sites_capabilities_is_valid() -> None:
+    text = (ROOT / "inventories" / "example" / "group_vars" / "all.yml").read_text(encoding="utf-8")
+    example = text[text.index("# site_capabilities:") :].replace("\n# ", "\n").removeprefix("# ")
+    parsed = _capabilities.parse(yaml.safe_load(example)["site_capabilities"])
+    assert [each.words for each in parsed.values()] == [
+        "Use Git identity",
+        "Access the configured AWS account",
+        "Export reports to Downloads",
+    ]

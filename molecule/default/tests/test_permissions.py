@@ -369,6 +369,9 @@ REFUSED = ("a password is required", "not allowed", "not permitted")
 ATTACKS = [
     pytest.param([SLOTCTL, "release", "list"], id="another subcommand"),
     pytest.param([SLOTCTL, "release", "rollback"], id="roll back"),
+    pytest.param([SLOTCTL, "approve", "coder"], id="approve"),
+    pytest.param([SLOTCTL, "run\napprove", "coder"], id="approve after a line break"),
+    pytest.param([SLOTCTL, "preflight", "coder", "--", "x"], id="words for a CLI that does not run"),
     pytest.param([SLOTCTL, "session-ended", "coder", "x"], id="internal subcommand"),
     pytest.param([SLOTCTL], id="no subcommand"),
     pytest.param([SLOTCTL, "--json", "list"], id="option first"),
@@ -420,6 +423,8 @@ def evil(host: Host) -> collections.abc.Iterator[None]:
         pytest.param(["binds", "coder"], id="binds"),
         pytest.param(["sessions", "coder", "--most", "3"], id="sessions"),
         pytest.param(["stop", "coder"], id="stop"),
+        pytest.param(["preflight", "coder", "--workspace", "review"], id="preflight"),
+        pytest.param(["run", "coder", "--prompt", "true # ü\n# /etc; $(id) *"], id="run with any prompt"),
         pytest.param(["run", "coder", "--workspace=review", "--", "-c", "true"], id="run"),
         pytest.param(["run", "coder", "--", "-c", "true # ü\n# /etc; $(id) *"], id="run with any words for the CLI"),
     ],
@@ -461,7 +466,7 @@ def another_rule(host: Host) -> collections.abc.Iterator[collections.abc.Callabl
 def test_of_the_callers_environment_only_the_terminals_kind_arrives(
     host: Host, another_rule: collections.abc.Callable[[str], None]
 ) -> None:
-    defaults = host.check_output("sed -n 's/^Defaults![^ ]* //p' /etc/sudoers.d/confined-slots")
+    defaults = host.check_output("sed -n 's/^Defaults![^ ]* //p' /etc/sudoers.d/confined-slots | sort -u")
     another_rule(f"Defaults!/usr/bin/env {defaults}\noper ALL = (root) NOPASSWD: NOSETENV: /usr/bin/env")
     given = "TERM=xterm COLORTERM=truecolor LANG=de_DE.UTF-8 LC_ALL=tr_TR.UTF-8 EVIL=1 DISPLAY=:0 BASH_ENV=/x"
     done = as_operator(host, "/usr/bin/env", environment=given)

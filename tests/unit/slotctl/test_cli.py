@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import typing as t
 
 import pytest
 from confined_slots import _layout
@@ -16,6 +17,7 @@ from confined_slots._refusals import Refusal
 from slotctl import cli, slots
 
 COMMANDS = ("list", "status", "policy", "binds", "run", "selftest", "stop", "sessions", "release")
+LATER = ("resume", "login", "approve", "preflight")
 LIBRARY = pathlib.Path(__file__).resolve().parents[3] / "roles" / "launcher" / "files" / "release" / "lib"
 
 
@@ -31,7 +33,7 @@ def slots_d(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     return tmp_path
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *LATER])
 def test_every_command_has_help_that_names_its_words(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main("/release", [command, "--help"])
@@ -43,7 +45,7 @@ def test_the_help_of_all_shows_examples_and_exit_statuses(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         cli.main("/release", ["--help"])
     shown = capsys.readouterr().out
-    assert all(f"    {command} " in shown for command in COMMANDS)
+    assert all(f"\n    {command}" in shown for command in (*COMMANDS, *LATER))
     assert "sudo slotctl run coder --workspace review -- --continue" in shown
     assert "125" in shown
 
@@ -54,7 +56,9 @@ def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "sudo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["status", "policy", "binds", "run", "selftest", "stop", "sessions"])
+@pytest.mark.parametrize(
+    "command", ["status", "policy", "binds", "run", "selftest", "stop", "sessions", "approve", "preflight"]
+)
 def test_an_unknown_slot_is_refused_with_the_known_ones(
     command: str, slots_d: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,8 +111,9 @@ def test_what_stands_after_two_dashes_is_the_clis(monkeypatch: pytest.MonkeyPatc
 
     seen: list[object] = []
 
-    def started(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
-        seen.extend((name, workspace, arguments, json))
+    def started(name: str, workspace: str | None, words: run.Words, *, json: bool, unattended: object) -> int:
+        assert unattended is None
+        seen.extend((name, workspace, words(t.cast("slots.Slot", None)), json))
         return 42
 
     monkeypatch.setattr(run, "run", started)
@@ -124,7 +129,7 @@ def test_the_record_of_a_refusal_holds_no_more_of_unchecked_words_than_a_name(
     kept: list[dict[str, object]] = []
     monkeypatch.setattr(run.ended, "record_refusal", lambda start, refusal: kept.append(start))
     with pytest.raises(Refusal, match="slot-unknown"):
-        run.run("\x1b" * 9999, "\x1b" * 9999, [], json=False)
+        run.run("\x1b" * 9999, "\x1b" * 9999, lambda slot: [], json=False)
     assert [kept[0][key] for key in ("slot", "workspace")] == [r"\x1b" * 20] * 2
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.confined.slots.plugins.filter import without_secrets as filters
 from ansible_collections.confined.slots.plugins.filter.without_secrets import without_secrets
@@ -39,6 +40,16 @@ def test_the_declaration_itself_is_not_changed() -> None:
 @pytest.mark.parametrize("slots", [[], ["x"], [{"name": "a", "credential": None}], [{}]])
 def test_what_is_no_slot_is_left_to_the_module(slots: list[t.Any]) -> None:
     assert without_secrets(slots) == slots
+
+
+def test_the_day_of_an_approval_is_a_word_again_that_yaml_takes_for_a_truth_and_a_date() -> None:
+    approval = yaml.safe_load("{by: alice, on: 2026-11-29, fingerprint: 'sha256:0'}")
+    assert True in approval
+    assert without_secrets([{"name": "a", "approval": approval}])[0]["approval"] == {
+        "by": "alice",
+        "on": "2026-11-29",
+        "fingerprint": "sha256:0",
+    }
 
 
 def test_a_secret_that_cannot_be_kept_is_refused() -> None:

@@ -42,7 +42,7 @@ def look(*terms: str, site: str = "") -> dict[str, str]:
 
 
 def test_all_profiles_of_the_collection_are_given() -> None:
-    assert list(look()) == ["codex", "pi", "shell"]
+    assert list(look()) == ["claude_code", "codex", "cursor", "pi", "shell"]
     assert list(look("shell")) == ["shell"]
 
 
@@ -51,7 +51,7 @@ def test_a_site_adds_profiles_and_replaces_those_of_a_name(tmp_path: pathlib.Pat
     (tmp_path / "codex.yml").write_text(SITE.replace("name: mine\n", "name: codex\n"))
     (tmp_path / "notes.txt").write_text("no profile")
     found = look(site=str(tmp_path))
-    assert list(found) == ["codex", "mine", "pi", "shell"]
+    assert list(found) == ["claude_code", "codex", "cursor", "mine", "pi", "shell"]
     assert found["codex"] == "the site's own"
 
 
@@ -79,5 +79,5 @@ def test_a_profile_that_cannot_be_is_refused_with_its_file(
 def test_a_missing_directory_and_an_unknown_provider_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(AnsibleLookupError, match="No such file"):
         look(site=str(tmp_path / "missing"))
-    with pytest.raises(AnsibleLookupError, match="it can be codex, pi, shell"):
+    with pytest.raises(AnsibleLookupError, match="it can be claude_code, codex, cursor, pi, shell"):
         look("claude")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _credentials, _layout, _steps
+from ansible_collections.confined.slots.plugins.module_utils import _credentials, _layout, _profiles, _steps
 from ansible_collections.confined.slots.plugins.module_utils._credentials import DIRECTORY, FILE, Change, Found
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Credential, Invalid, Slot, parse
 from ansible_collections.confined.slots.plugins.module_utils._files import Owned
@@ -135,6 +135,49 @@ def test_cr_05_one_line_break_at_the_end_of_a_token_is_dropped(end: str) -> None
 def test_cr_05_anything_else_is_refused_with_its_offset_and_without_the_token(value: str, offset: int) -> None:
     with pytest.raises(Invalid, match=rf"slot 'a': credential.value has a character at offset {offset} ") as refused:
         parse([{"name": "a", "credential": {"name": "API_KEY", "value": value}}])
+    assert "SECRET" not in str(refused.value)
+
+
+def two(value: str, other: str, provider: str = "pi") -> list[Slot]:
+    """Return two slots, each with a credential."""
+    credentials = (Credential("API_KEY", value), Credential("API_KEY", other))
+    return [Slot(name, provider=provider, credential=each) for name, each in zip("ab", credentials, strict=True)]
+
+
+def profiles(*, refreshable: bool) -> dict[str, _profiles.Profile]:
+    """Return the profile of a CLI that renews its credential, or does not."""
+    known = _profiles.KnownCredential("API_KEY", "environment", refreshable=refreshable)
+    return {"pi": _profiles.Profile("pi", 1, "", "builtin", "distribution", (), "/bin/pi", credentials=(known,))}
+
+
+def test_cr_01_a_login_that_is_renewed_belongs_to_one_slot() -> None:
+    with pytest.raises(Invalid, match=r"slots 'a' and 'b': credential-shared: .*API_KEY.*\[log each in") as refused:
+        _credentials.check_shared(two("sk-SECRET", "sk-SECRET"), profiles(refreshable=True))
+    assert "SECRET" not in str(refused.value)
+    _credentials.check_shared(two("sk-SECRET", "sk-OTHER"), profiles(refreshable=True))
+
+
+def test_cr_01_a_token_that_is_not_renewed_may_be_shared() -> None:
+    _credentials.check_shared(two("sk-SECRET", "sk-SECRET"), profiles(refreshable=False))
+    _credentials.check_shared(two("sk-SECRET", "sk-SECRET", "unheard_of"), profiles(refreshable=True))
+    _credentials.check_shared(
+        [Slot("a"), Slot("b", provider="pi", credential=Credential("API_KEY"))], profiles(refreshable=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        pytest.param('{"tokens":{"id_token":"x","refresh_token":"sk-SECRET"}}', id="codex"),
+        pytest.param('{\n  "claudeAiOauth": {\n "accessToken": "x", "refreshToken": "sk-SECRET"}}\n', id="claude"),
+        pytest.param('\ufeff {"refresh_token": "sk-SECRET"}', id="byte-order mark"),
+    ],
+)
+def test_cr_02_a_login_file_cannot_be_a_credential_and_the_ways_that_work_are_named(login: str) -> None:
+    with pytest.raises(
+        Invalid, match=r"credential-not-seedable: .*\[log in on the host .*token or an API key\]"
+    ) as refused:
+        parse([{"name": "a", "credential": {"name": "API_KEY", "value": login}}])
     assert "SECRET" not in str(refused.value)
 
 

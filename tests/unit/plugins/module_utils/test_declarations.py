@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import datetime
 import typing as t
 
 import hypothesis
@@ -23,7 +24,7 @@ def test_a_name_is_enough() -> None:
     (slot,) = parse([{"name": "coder"}])
     assert (slot.provider, slot.mode, slot.workspaces, slot.network, slot.binds) == (
         "shell",
-        "isolated",
+        None,
         ("main",),
         "none",
         (),
@@ -114,6 +115,85 @@ def test_cr_05_one_line_end_is_stripped(value: str) -> None:
 def test_a_limit_that_systemd_would_not_take_is_refused(resources: dict[str, t.Any]) -> None:
     with pytest.raises(Invalid, match=next(iter(resources))):
         parse([{"name": "a", "resources": resources}])
+
+
+APPROVAL = {"by": "alice", "on": "2026-11-29", "fingerprint": "sha256:" + "0f" * 32}
+NEW_KEYS: list[tuple[dict[str, t.Any], str]] = [
+    ({"mode": "strict"}, "mode is 'strict'; it can be compatibility, isolated, verified"),
+    ({"mode": ["isolated"]}, r"mode is \['isolated'\]; it can be"),
+    ({"profile_version": 0}, "profile_version is 0; it must be a whole number from 1"),
+    ({"profile_version": True}, "profile_version is True; it must be"),
+    ({"profile_version": "2"}, "profile_version is '2'; it must be"),
+    ({"capabilities": ["Use Codex CLI"]}, r"capabilities\[0\] is 'Use Codex CLI'; it can be a-z, 0-9 and _"),
+    ({"capabilities": "use_shell"}, "capabilities is 'use_shell'; it must be a list"),
+    ({"capabilities": ["a", "a"]}, r"capabilities names one twice: a, a \[name each once\]"),
+    ({"capabilities": [None]}, r"capabilities\[0\] is None; it can be"),
+    ({"masks": ["srv"]}, r"masks\[0\] is 'srv'; it must be an absolute path"),
+    ({"masks": ["/srv/../etc"]}, r"masks\[0\] is '/srv/\.\./etc'; it must be in its plain form"),
+    ({"masks": "/srv"}, "masks is '/srv'; it must be a list"),
+    ({"approval": "alice"}, "approval is 'alice'; it must be a dict"),
+    ({"approval": {**APPROVAL, "by": " "}}, "approval.by is ' '; it must name the person who approved"),
+    ({"approval": {**APPROVAL, "by": "a\x1b[0m"}}, "approval.by is .*; it must name"),
+    ({"approval": {**APPROVAL, "by": "a\nb"}}, "approval.by is .*; it must name"),
+    ({"approval": {**APPROVAL, "on": "29.11.2026"}}, "approval.on is '29.11.2026'; it can be a day such as"),
+    ({"approval": {**APPROVAL, "on": None}}, "approval.on is 'None'; it can be a day"),
+    (
+        {"approval": {**APPROVAL, "fingerprint": "sha256:0F"}},
+        "approval.fingerprint is 'sha256:0F'; it can be sha256: and",
+    ),
+    ({"approval": {"by": "alice"}}, "approval.fingerprint is None"),
+    ({"workspaces": [{}]}, r"workspaces\[0\] is None; it can be at most 64"),
+    ({"workspaces": [["main"]]}, r"workspaces\[0\] is \['main'\]"),
+    ({"workspaces": "main"}, "workspaces is 'main'; it must be a list"),
+    ({"workspaces": ["a", {"name": "a", "read_only": True}]}, "workspaces names one twice: a, a"),
+]
+WIDER: list[tuple[dict[str, t.Any], str]] = [
+    ({"network": "host"}, "network is 'host'; a workspace can only take it away: none"),
+    ({"network": None}, "network is None; a workspace can only"),
+    ({"credential": True}, r"credential is true; a workspace can only take it away: false \[leave it out\]"),
+    ({"credential": {"name": "KEY"}}, "credential is {'name': 'KEY'}; it must be a bool"),
+    ({"read_only": "no"}, "read_only is 'no'; it must be a bool"),
+    ({"read_only": None}, "read_only is None; it must be a bool"),
+    (
+        {"capabilities": ["use_shell"]},
+        r"has 'capabilities'; it can have name, .*without_binds \[it can only take away\]",
+    ),
+    ({"binds": []}, "has 'binds'; it can have"),
+    ({"mode": "compatibility"}, "has 'mode'; it can have"),
+    ({"provider": "shell"}, "has 'provider'; it can have"),
+    ({"without_capabilities": "use_shell"}, "without_capabilities is 'use_shell'; it must be a list"),
+    ({"without_capabilities": ["X"]}, r"without_capabilities\[0\] is 'X'; it can be"),
+    ({"without_binds": ["data"]}, r"without_binds\[0\] is 'data'; it must be an absolute path"),
+    ({1: 2}, "has '1'; it can have"),
+]
+
+
+@pytest.mark.parametrize(("declared", "said"), NEW_KEYS, ids=[str(declared)[:60] for declared, _unused in NEW_KEYS])
+def test_a_bad_value_is_named_with_what_can_be(declared: dict[str, t.Any], said: str) -> None:
+    with pytest.raises(Invalid, match=rf"slot 'a': {said}"):
+        parse([{"name": "a", **declared}])
+
+
+@pytest.mark.parametrize(("tight", "said"), WIDER, ids=[str(tight)[:60] for tight, _unused in WIDER])
+def test_a_workspace_can_only_take_away(tight: dict[str, t.Any], said: str) -> None:
+    with pytest.raises(Invalid, match=rf"slot 'a': workspace 'tight'[: ]*{said}"):
+        parse([{"name": "a", "workspaces": ["main", {"name": "tight", **tight}]}])
+
+
+def test_a_workspace_by_a_mapping_with_nothing_but_its_name_is_no_narrower_one() -> None:
+    (slot,) = parse([{"name": "a", "workspaces": [{"name": "main"}, {"name": "tight", "read_only": False}]}])
+    assert (slot.workspaces, set(slot.restrictions)) == (("main", "tight"), {"tight"})
+
+
+def test_an_approval_is_taken_with_its_day_however_yaml_gives_it() -> None:
+    for on in ("2026-11-29", datetime.date(2026, 11, 29)):
+        (slot,) = parse([{"name": "a", "approval": {**APPROVAL, "on": on, "by": " alice "}}])
+        assert slot.approval == _declarations.Approval("alice", "2026-11-29", APPROVAL["fingerprint"])
+
+
+def test_no_capabilities_at_all_are_something_else_than_those_of_the_provider() -> None:
+    slots = parse([{"name": "a"}, {"name": "b", "capabilities": []}])
+    assert [slot.capabilities for slot in slots] == [None, ()]
 
 
 @hypothesis.given(st.dictionaries(st.sampled_from(sorted(_declarations.slots_argument()["options"])), JSON))

@@ -23,9 +23,9 @@ RECORDS: list[_plan.Record] = [
     ("enabled", "yes"),
     ("fingerprint", "sha256:00"),
     ("ids", str(UID), str(UID)),
-    ("home", "/h"),
     ("policy", "{}"),
 ]
+CREDENTIAL = ("credential", "KEY", "")
 
 
 def refused(code: str, function: t.Callable[..., object], *arguments: object) -> Refusal:
@@ -125,14 +125,6 @@ def test_an_unknown_workspace_is_refused_with_those_there_are(name: str) -> None
     assert "main, review" in refused("workspace-unknown", _launch.workspace_path, records, name).what
 
 
-def mounts(root: pathlib.Path, source: pathlib.Path) -> list[_plan.Record]:
-    """Return records with one bind; workspace and home are the slot's own directories below root."""
-    for name in ("workspace", "home"):
-        (root / name).mkdir(exist_ok=True)
-        os.chown(root / name, UID, UID)
-    return [("ids", str(UID), str(UID)), ("home", str(root / "home")), ("bind", "ro", str(source), "/x")]
-
-
 @pytest.fixture
 def base() -> t.Iterator[pathlib.Path]:
     """Return a directory that only root can reach by root's own directories; pytest's lies below the sticky /tmp."""
@@ -150,7 +142,7 @@ def base() -> t.Iterator[pathlib.Path]:
 
 def check(base: pathlib.Path, source: str) -> None:
     """Check the mounts of a plan with one bind below base."""
-    records = [("ids", str(UID), str(UID)), ("home", str(base / "home")), ("bind", "ro", str(base / source), "/x")]
+    records = [("ids", str(UID), str(UID)), ("own", str(base / "home")), ("bind", "ro", str(base / source), "/x")]
     _launch.check_mounts(records, str(base / "workspace"))
 
 
@@ -206,17 +198,57 @@ def test_a_missing_executable_is_a_refusal_of_its_own(root_owned: pathlib.Path) 
 
 @pytest.mark.parametrize("environ", [{}, {"KEY": ""}])
 def test_a_credential_that_is_not_there_is_refused_by_name(environ: dict[str, str]) -> None:
-    records = [*RECORDS, ("credential", "KEY")]
-    assert "KEY" in refused("credential-missing", _launch.bwrap_options, records, "/w", "s", environ).what
+    records = [*RECORDS, ("credential", "KEY", "")]
+    assert "KEY" in refused("credential-missing", _launch.credential_options, records, environ, []).what
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        pytest.param("sk-SECRET\n", 9, id="LF"),
+        pytest.param("sk-SEC\nRET", 6, id="inner-break"),
+        pytest.param("\ufeffsk-SECRET", 0, id="BOM"),
+        pytest.param("sk-SECRET ", 9, id="space"),
+        pytest.param("export X=sk-SECRET", 6, id="shell-line"),
+        pytest.param("sk-SECRET\udcff", 9, id="no-UTF-8"),
+    ],
+)
+def test_cr_05_a_credential_that_root_wrote_by_hand_is_refused_by_offset_and_never_shown(
+    text: str, offset: int
+) -> None:
+    found = refused("credential-malformed", _launch.credential_options, [*RECORDS, CREDENTIAL], {"KEY": text}, [])
+    assert f"KEY has a character at offset {offset} " in found.what
+    assert "SECRET" not in str(found) + found.as_json()
+
+
+def test_a_credential_stands_in_the_environment_of_the_cli_where_it_takes_it_no_other_way() -> None:
+    assert _launch.credential_options([*RECORDS, CREDENTIAL], {"KEY": "k"}, []) == ["--setenv", "KEY", "k"]
+    assert _launch.credential_options(RECORDS, {"KEY": "k"}, []) == []
+
+
+def test_by_descriptor_no_environment_has_the_credential_and_the_pipe_gives_it_once() -> None:
+    code = (
+        "keep = []; records = [('slot', 'coder'), ('credential', 'KEY', 'KEY_FILE_DESCRIPTOR')]; "
+        "print(_launch.credential_options(records, {'KEY': 'sk-SECRET'}, keep), keep, os.read(keep[0], 99), "
+        "os.read(keep[0], 99))"
+    )
+    assert run_python(code).strip() == "['--setenv', 'KEY_FILE_DESCRIPTOR', '9'] [9] b'sk-SECRET' b''"
+
+
+def test_cr_05_a_credential_that_no_pipe_holds_is_refused_and_does_not_hang() -> None:
+    refused("credential-malformed", _launch._pipe, b"x" * (65536 + 1))
+
+
+def head() -> str:
+    """Return the beginning of a program that has the launcher's module at hand as _launch."""
+    core = pathlib.Path(_launch.__file__).parents[1]
+    return f"import sys; sys.path.insert(0, '{core}'); from module_utils import _launch; import os, signal\n"
 
 
 def run_python(code: str, **more: t.Any) -> str:
     """Return what a Python of its own prints, with the launcher's module at hand as _launch."""
-    core = pathlib.Path(_launch.__file__).parents[1]
-    head = f"import sys; sys.path.insert(0, '{core}'); from module_utils import _launch; import os, signal\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + code], check=True, capture_output=True, text=True, **more
-    ).stdout
+    words = [sys.executable, "-c", head() + code]
+    return subprocess.run(words, check=True, capture_output=True, text=True, **more).stdout
 
 
 def test_es_13_every_descriptor_is_closed_but_those_named() -> None:
@@ -245,11 +277,19 @@ def test_a_directory_as_a_standard_stream_is_refused(number: int) -> None:
     assert run_python(code) == "sandbox-unavailable"
 
 
-def test_the_launcher_has_no_traceback_for_any_number_of_words(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["a"], ["a", "b", "c", "d", "e"], ["--json"]):
-        assert _launch.main("/nonexistent", words) == 125
-    assert _launch.main("/nonexistent/release-000000000000", ["plan", "main", "s"]) == 125
-    assert "launcher-tampered" in capsys.readouterr().err
+@pytest.mark.parametrize("words", [[], ["a"], ["a", "b"], ["a", "b", "c", "d", "e"], ["--json"]], ids=len)
+def test_the_launcher_has_no_traceback_for_any_number_of_words(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _launch.main("/nonexistent", words) == 125
+    assert "words given" in capsys.readouterr().err
+
+
+def test_a_release_that_is_not_there_is_refused_before_a_plan_is_read() -> None:
+    """In a process of its own: the first thing that a launch does is to close what it inherited."""
+    code = "os.dup2(2, 1); print(_launch.main('/nonexistent/release-000000000000', ['plan', 'main', 's']))"
+    found = subprocess.run([sys.executable, "-c", head() + code], capture_output=True, text=True, check=True)
+    assert "launcher-tampered" in found.stderr and "125" in found.stderr
 
 
 def test_a_launch_verifies_every_module_that_it_executes() -> None:
@@ -257,7 +297,7 @@ def test_a_launch_verifies_every_module_that_it_executes() -> None:
     listing = "print(sorted(name.rpartition('.')[2] for name in sys.modules if name.startswith('module_utils.')))"
     script = f"import sys; sys.path.insert(0, '{core.parent}'); from module_utils import _launch; {listing}"
     loaded = subprocess.run([sys.executable, "-IS", "-c", script], check=True, capture_output=True, text=True).stdout
-    assert set(ast.literal_eval(loaded)) | {"__init__"} == _launch.HOT
+    assert set(ast.literal_eval(loaded)) | {"__init__", "_network"} == _launch.HOT  # that one for private networks only
 
 
 def test_the_hot_path_stays_poor() -> None:
@@ -278,3 +318,122 @@ def test_a_plan_compiled_anew_while_a_session_begins_is_refused() -> None:
     _launch.check_recorded(records, "sha256:new")
     with pytest.raises(Refusal, match="start it again"):
         _launch.check_recorded(records, "sha256:old")
+
+
+def held(base: pathlib.Path, *records: _plan.Record) -> None:
+    """Check the mounts of a plan with masks and holds below the slot's own home."""
+    _launch.check_mounts([("ids", str(UID), str(UID)), *records], str(base / "workspace"))
+
+
+def inode(path: pathlib.Path) -> str:
+    """Return the stamp by which a plan knows what is masked."""
+    found = path.lstat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def test_what_is_masked_in_the_slots_own_home_must_be_what_was_compiled(base: pathlib.Path) -> None:
+    way, secret = base / "home/.config", base / "home/.config/gcloud"
+    secret.mkdir(parents=True)
+    records = [("hold", inode(way), str(way)), ("mask", "directory", inode(secret), str(secret))]
+    held(base, *records)
+    way.rename(base / "home/.c2")
+    assert f"{way}, which is masked" in refused("policy-invalid", held, base, *records).what
+    secret.mkdir(parents=True)
+    assert "not what it was" in refused("policy-invalid", held, base, *records).what
+    way.rename(base / "home/.c3")
+    way.symlink_to(".c2")
+    refused("policy-invalid", held, base, *records)
+    way.unlink()
+    (base / "home/.c2").rename(way)
+    held(base, *records)
+
+
+def test_what_is_masked_of_the_host_is_roots_and_needs_no_stamp(base: pathlib.Path) -> None:
+    held(base, ("mask", "directory", "", "/nonexistent"))
+
+
+def options(*records: _plan.Record) -> list[str]:
+    """Return bwrap's options for records alone, without what every plan gets."""
+    return _launch.bwrap_options([*RECORDS, *records], "/w", "s", {})[4:-6]
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (("bind", "ro", "/s", "/t"), ["--ro-bind", "/s", "/t"]),
+        (("bind", "rw", "/s", "/t"), ["--bind", "/s", "/t"]),
+        (("bind-workspace", "ro"), ["--ro-bind", "/w", "/w"]),
+        (("bind-workspace", "rw"), ["--bind", "/w", "/w"]),
+        (("hold", "1:2", "/h"), ["--bind", "/h", "/h"]),
+        (("mask", "file", "", "/m"), ["--ro-bind", "/dev/null", "/m"]),
+        (("mask", "directory", "1:2", "/m"), ["--perms", "0555", "--size", "4096", "--tmpfs", "/m"]),
+        (("run", "9"), ["--perms", "0700", "--size", "9", "--tmpfs", "/run/confined-slots/coder/s"]),
+        (("tmpfs", "0700", "9", "/t"), ["--perms", "0700", "--size", "9", "--tmpfs", "/t"]),
+    ],
+    ids=str,
+)
+def test_a_record_becomes_these_options(record: _plan.Record, words: list[str]) -> None:
+    assert options(record) == words
+
+
+@pytest.mark.parametrize("mode", ["", "RW", "rw ", "ro"])
+def test_only_the_very_word_rw_makes_anything_writable(mode: str) -> None:
+    assert "--bind" not in options(("bind", mode, "/s", "/t"), ("bind-workspace", mode))
+
+
+@pytest.fixture
+def approval(root_owned: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Return the place of the slot's approval, where there is one of the policy sha256:00."""
+    path = root_owned / "approval"
+    monkeypatch.setattr(_launch, "approval", lambda slot: str(path))
+    path.write_bytes(approved("coder", "sha256:00"))
+    return path
+
+
+def approved(slot: str, fingerprint: str) -> bytes:
+    """Return the bytes of an approval."""
+    about = [("by", "alice"), ("on", "2026-11-29"), ("about", "{}")]
+    return _plan.dump([("slot", slot), ("fingerprint", fingerprint), *about], _plan.APPROVAL)
+
+
+NEEDS = [*RECORDS, ("approved", "sha256:00")]
+
+
+def test_a_policy_with_its_approval_passes_and_one_that_needs_none_is_not_asked_for_it(approval: pathlib.Path) -> None:
+    _launch.check_approved(NEEDS)
+    approval.unlink()
+    _launch.check_approved(RECORDS)
+    assert "nobody has approved" in refused("approval-missing", _launch.check_approved, NEEDS).what
+
+
+@pytest.mark.parametrize(
+    "given", [("coder", "sha256:01"), ("other", "sha256:00"), ("coder", ""), ("", "sha256:00")], ids=str
+)
+def test_pl_03_an_approval_of_another_slot_or_of_another_policy_is_none(
+    approval: pathlib.Path, given: tuple[str, str]
+) -> None:
+    approval.write_bytes(approved(*given))
+    assert "not sha256:00" in refused("approval-missing", _launch.check_approved, NEEDS).what
+
+
+def test_pl_03_each_changed_byte_of_an_approval_is_noticed(approval: pathlib.Path) -> None:
+    good = approval.read_bytes()
+    for position in range(len(good)):
+        approval.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
+        refused("approval-missing", _launch.check_approved, NEEDS)
+    for other in (b"", good[:-1], good + b"x\0", _plan.dump(RECORDS)):
+        approval.write_bytes(other)
+        refused("approval-missing", _launch.check_approved, NEEDS)
+
+
+def test_pl_03_an_approval_that_the_slot_could_have_written_is_none(approval: pathlib.Path) -> None:
+    approval.chmod(0o666)
+    refused("approval-missing", _launch.check_approved, NEEDS)
+    approval.chmod(0o644)
+    os.chown(approval, UID, UID)
+    refused("approval-missing", _launch.check_approved, NEEDS)
+    os.chown(approval, 0, 0)
+    _launch.check_approved(NEEDS)
+    approval.rename(approval.with_name("real"))
+    approval.symlink_to("real")
+    refused("approval-missing", _launch.check_approved, NEEDS)

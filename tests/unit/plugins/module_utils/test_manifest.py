@@ -351,3 +351,39 @@ def test_the_hot_path_imports_nothing_that_costs(tmp_path: pathlib.Path) -> None
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import confined_slots._manifest; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-IBS", "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"json", "re", "typing", "dataclasses", "hashlib", "enum", "collections"} & set(loaded.split())
+
+
+COMPILED = f"lib/confined_slots/__pycache__/_x.{sys.implementation.cache_tag}.pyc"
+EXECUTED = {
+    "bin/bwrap": b"bwrap",
+    "bin/slot-launcher": b"launcher",
+    "bin/slotctl": b"slotctl",
+    COMPILED: b"code",
+    "lib/confined_slots/_x.py": b"source",
+    "lib/confined_slots/_y.py": b"source",
+    "lib/seccomp.bpf": b"filter",
+}
+
+
+@pytest.fixture(name="launched")
+def laid_launched(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a release of which a launch executes _x, compiled, and _y, which is not."""
+    lay(tmp_path / "new", EXECUTED)
+    return (tmp_path / "new").rename(tmp_path / f"1.0-{digest_at(tmp_path / 'new')[:12]}")
+
+
+@pytest.mark.parametrize("path", sorted(EXECUTED))
+def test_a_launch_verifies_what_it_executes_before_bwrap_and_nothing_else(launched: pathlib.Path, path: str) -> None:
+    hot = frozenset({"_x", "_y"})
+    assert "bin/bwrap" in _manifest.verify_release(str(launched), hot)
+    (launched / path).write_bytes(b"evil")
+    if path in ("bin/bwrap", "bin/slotctl", "lib/confined_slots/_x.py"):  # hashed when opened; slotctl's; not executed
+        _manifest.verify_release(str(launched), hot)
+    else:
+        with pytest.raises(Refusal, match=path):
+            _manifest.verify_release(str(launched), hot)
+
+
+def test_a_module_that_is_not_listed_is_not_executed(launched: pathlib.Path) -> None:
+    with pytest.raises(Refusal, match="does not list lib/confined_slots/_z"):
+        _manifest.verify_release(str(launched), frozenset({"_z"}))

@@ -53,7 +53,7 @@ def test_only_homes_and_workspaces_are_the_slots_and_nothing_is_open_to_others(d
         assert node.owned.mode & 0o022 == 0, node
         if node.owned.uid != 0:
             assert node.owned.mode == 0o700, node
-            assert node.path.split("/")[6] in ("home", "homes", "workspaces"), node
+            assert node.path.split("/")[6] in ("home", "homes", "kept", "workspaces"), node
 
 
 @hypothesis.given(slots)

@@ -14,7 +14,6 @@ NEEDED: list[_plan.Record] = [
     ("enabled", "yes"),
     ("fingerprint", "sha256:00"),
     ("ids", "20000", "20000"),
-    ("home", "/h"),
     ("policy", "{}"),
 ]
 # What os.fsdecode can give: every text without NUL, and bytes that are no UTF-8 as lone low surrogates.

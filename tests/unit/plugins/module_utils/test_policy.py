@@ -13,11 +13,20 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _host, _launch, _plan, _policy
+from ansible_collections.confined.slots.plugins.module_utils import (
+    _host,
+    _launch,
+    _mounts,
+    _plan,
+    _policy,
+    _profiles,
+    _strict,
+)
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, parse
 
 ACCOUNT = _host.Account(20001, 20001)
-SHELL = _host.Provider("shell", "distribution", 1, ("/bin/bash",), (_host.Identity("/bin/bash", "distribution"),))
+BASH = _profiles.Profile("shell", 1, "bash", "builtin", "distribution", (), "/bin/bash", identity="distribution")
+SHELL = _host.Provider(BASH, "distribution", ("/bin/bash",), (_host.Identity("/bin/bash", "distribution"),))
 MERGED = (("/bin", "usr/bin"), ("/sbin", "usr/sbin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64"))
 HOST = _host.Host(MERGED, frozenset({"/etc/ssl/certs", "/etc/localtime", "/etc/resolv.conf"}), "/etc/resolv.conf", {})
 GOOD = _host.Source("/srv/reference", "directory", "/srv/reference")
@@ -25,8 +34,8 @@ GOOD = _host.Source("/srv/reference", "directory", "/srv/reference")
 
 def compiled(host: _host.Host = HOST, **declared: t.Any) -> _policy.Policy:
     """Return the policy of one slot called coder."""
-    (slot,) = parse([{"name": "coder", **declared}])
-    return _policy.compile_policy(slot, ACCOUNT, SHELL, host)
+    (slot,) = parse([{"name": "coder", "mode": "isolated", **declared}])
+    return _policy.compile_all(slot, ACCOUNT, SHELL, host, {})[0]
 
 
 def with_source(source: _host.Source) -> _host.Host:
@@ -45,7 +54,7 @@ def test_every_mount_has_a_reason() -> None:
 
 def test_a_mount_without_a_reason_does_not_compile() -> None:
     with pytest.raises(Invalid, match="has no reason"):
-        _policy.Mount("bind", "/x", " ", "/x", "ro")
+        _mounts.Mount("bind", "/x", " ", "/x", "ro")
 
 
 def test_the_root_is_sealed_last() -> None:
@@ -89,7 +98,7 @@ def test_bw_10_a_resolver_that_leads_nowhere_is_named_with_its_links(tmp_path: p
     (tmp_path / "etc/resolv.conf").symlink_to("static/resolv.conf")
     (tmp_path / "etc/static").mkdir()
     (tmp_path / "etc/static/resolv.conf").symlink_to("/run/nothing/resolv.conf")
-    host = _host.survey([], [path for path, _unused in (*_policy.SYSTEM_FILES, _policy.RESOLVER)], str(tmp_path))
+    host = _host.survey([], [path for path, _unused in (*_strict.SYSTEM_FILES, _strict.RESOLVER)], str(tmp_path))
     with pytest.raises(Invalid, match=r"resolv\.conf -> .*static/resolv\.conf -> /run/nothing/resolv\.conf"):
         compiled(host, network="host")
 
@@ -132,7 +141,7 @@ def test_a_bind_that_would_open_the_host_is_refused(source: _host.Source, said: 
 
 
 @pytest.mark.parametrize(
-    "path", [*_policy.FORBIDDEN, *(f"{path}/x" for path in _policy.FORBIDDEN), "/", "/etc", "/var", "/opt", "/var/lib"]
+    "path", [*_mounts.FORBIDDEN, *(f"{path}/x" for path in _mounts.FORBIDDEN), "/", "/etc", "/var", "/opt", "/var/lib"]
 )
 def test_es_01_no_bind_of_runtime_secrets_or_homes(path: str) -> None:
     with pytest.raises(Invalid, match="nothing at, in or around"):
@@ -190,7 +199,7 @@ def test_no_secret_reaches_policy_or_plan() -> None:
     policy = compiled(credential={"name": "API_KEY", "value": "s3cret-value"}, console_password_hash="$6$" + "a" * 40)
     assert b"s3cret-value" not in policy.plan() + policy.as_text().encode()
     assert b"$6$" not in policy.plan()
-    assert ("credential", "API_KEY") in _plan.load(policy.plan())
+    assert ("credential", "API_KEY", "") in _plan.load(policy.plan())
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,22}", fullmatch=True)
@@ -201,14 +210,22 @@ WORKSPACES = st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatc
 def test_every_declaration_that_is_valid_compiles_to_a_plan_the_launcher_reads(
     name: str, workspaces: list[str]
 ) -> None:
-    (slot,) = parse([{"name": name, "workspaces": workspaces}])
-    records = _plan.load(_policy.compile_policy(slot, ACCOUNT, SHELL, HOST).plan())
+    (slot,) = parse([{"name": name, "mode": "isolated", "workspaces": workspaces}])
+    records = _plan.load(_policy.compile_all(slot, ACCOUNT, SHELL, HOST, {})[0].plan())
     for workspace in workspaces:
         path = _launch.workspace_path(records, workspace)
         options = _launch.bwrap_options(records, path, "s", {})
         assert options[options.index("--bind") :].count(path) >= 2
         others = {_launch.workspace_path(records, other) for other in workspaces if other != workspace}
         assert not others.intersection(options)
+
+
+def test_a_providers_variable_can_name_the_home() -> None:
+    profile = dataclasses.replace(BASH, environment=(("TOOL_HOME", "{home}/.tool"),))
+    (slot,) = parse([{"name": "coder", "mode": "isolated"}])
+    provider = dataclasses.replace(SHELL, profile=profile)
+    environment = dict(_policy.compile_policy(slot, ACCOUNT, provider, HOST, {}).environment)
+    assert environment["TOOL_HOME"] == environment["HOME"] + "/.tool"
 
 
 def test_only_approved_names_pass_from_the_callers_environment() -> None:

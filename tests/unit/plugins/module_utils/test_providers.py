@@ -40,7 +40,8 @@ SCRIPTED = {
     "passed": ["LANG"],
     "path": ["bin"],
 }
-PROFILES = _profiles.parse([SHELL, SCRIPTED])
+GIVEN = {**FAKE, "name": "given", "install": {"kind": "archive", "version": "2026.01.28-fd13201"}}
+PROFILES = _profiles.parse([SHELL, SCRIPTED, GIVEN])
 
 
 class Host:
@@ -219,12 +220,9 @@ def test_the_compiler_gets_command_identities_and_tree(host: Host) -> None:
     for identity in provider.identities:
         assert identity.digest == _manifest.sha256(pathlib.Path(identity.path).read_bytes()) and identity.stamp
     assert provider.trees == ((top, "the program"),)
-    assert (provider.environment, provider.passed, provider.path) == (
-        (("FAKE_OFFLINE", "1"),),
-        ("LANG",),
-        (f"{top}/bin",),
-    )
-    assert (provider.version, provider.profile_version) == ("1.0.0", 1)
+    assert (provider.profile.environment, provider.profile.passed) == ((("FAKE_OFFLINE", "1"),), ("LANG",))
+    assert provider.path == (f"{top}/bin",)
+    assert (provider.name, provider.version, provider.profile.profile_version) == ("fake", "1.0.0", 1)
 
 
 def test_the_shell_is_the_distributions() -> None:
@@ -253,11 +251,13 @@ def test_a_provider_that_is_not_there_is_refused_and_in_a_check_run_predicted(ho
     ("entry", "said"),
     [
         pytest.param({"name": "other"}, "providers[0].name is 'other'", id="unknown"),
-        pytest.param({"name": "fake", "version": "^1.0"}, "'^1.0'; it must be one exact version", id="range"),
-        pytest.param({"name": "fake", "version": "latest"}, "'latest'; it must be one exact version", id="tag"),
+        pytest.param({"name": "fake", "version": "^1.0"}, "'^1.0'; it can be one exact version", id="range"),
+        pytest.param({"name": "fake", "version": "latest"}, "'latest'; it can be one exact version", id="tag"),
         pytest.param({"name": "fake", "version": "../1.0"}, "one exact version", id="a way out"),
         pytest.param({"name": "fake", "source": "builtin"}, "source is 'builtin'", id="a source that it has not"),
         pytest.param({"name": "shell", "source": "npm"}, "source is 'npm'", id="a source for the shell"),
+        pytest.param({"name": "given"}, "no registry has given [give an archive of it]", id="no archive of it"),
+        pytest.param({"name": "given", "source": "npm"}, "it can be archive", id="a registry that has it not"),
         pytest.param({"name": "shell", "version": "5.2"}, "leave it out", id="a version for the shell"),
         pytest.param({"name": "fake", "source": "archive"}, "must go together", id="no archive"),
         pytest.param({"name": "fake", "archive": "/x"}, "must go together", id="an archive and npm"),
@@ -268,6 +268,12 @@ def test_a_provider_that_cannot_be_is_refused_by_its_value(entry: dict[str, t.An
     with pytest.raises(Invalid) as caught:
         _providers.parse([entry], [], PROFILES)
     assert said in str(caught.value)
+
+
+def test_a_provider_that_is_on_no_registry_comes_from_the_operators_archive() -> None:
+    (entry,) = _providers.parse([{"name": "given", "archive": "/srv/given.tar.gz", "sha256": "a" * 64}], [], PROFILES)
+    assert (entry["source"], entry["version"]) == ("archive", "2026.01.28-fd13201")
+    assert _providers.wanted_of([entry], PROFILES)[0].origin == f"archive sha256:{'a' * 64}"
 
 
 def test_a_provider_named_twice_is_refused() -> None:

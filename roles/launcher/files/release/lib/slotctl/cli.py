@@ -35,6 +35,8 @@ EXAMPLES = """\
 examples:
   sudo slotctl list                          which slots are there
   sudo slotctl status coder                  would a session start? if not, why, and what mends it
+  sudo slotctl policy coder                  what may it do, in words
+  sudo slotctl login coder                   log its CLI in, inside its own HOME
   sudo slotctl run coder                     start its CLI in the first workspace, on this terminal
   sudo slotctl run coder --workspace review -- --continue
   sudo slotctl stop coder                    end its sessions
@@ -47,8 +49,27 @@ With --json the messages of slotctl and the end record are JSON objects, one a l
 examples:
   sudo slotctl run coder
   sudo slotctl run coder --workspace review -- --continue
-  sudo slotctl run coder -- -p 'run the tests' < /dev/null > out.txt
+  sudo slotctl run coder --prompt 'run the tests' < /dev/null > out.txt
+  sudo slotctl run coder --unattended --prompt 'run the tests'      # for timers: it asks nothing, and waits for nobody
 """
+RESUME = """\
+The session is named by its own id, as `slotctl sessions` shows it, and runs in the workspace that it had. It is refused
+if anything of its environment has changed: mode, provider, profile, capabilities, policy. What stands after -- goes to
+the CLI too.
+
+examples:
+  sudo slotctl resume 20261129t101530-1a2b3c4d
+  sudo slotctl resume 20261129t101530-1a2b3c4d --prompt 'and now the documentation' < /dev/null
+"""
+APPROVE = """\
+Verified mode runs nothing without it. It needs a person on a terminal, never one in a slot. A change of provider,
+profile, capabilities or policy asks for a new one.
+"""
+RESTORE = """\
+Before each session the small files that its CLI rewrites (settings, login) are copied if they have changed; the newest
+five copies stay. A login that rotates its tokens may have to be done anew after an older one was put back.
+"""
+TAKES_MORE = ("run", "resume", "login")
 
 
 def main(release: str, argv: list[str]) -> int:
@@ -105,12 +126,33 @@ def parser() -> argparse.ArgumentParser:
         "check whether a session would start, and say what stands in its way",
         "exit status 1 if it would be refused",
     )
-    command("policy", "show what a slot may see and use, as it was compiled")
+    shown = command("policy", "show what a slot may do, in words", "as it was compiled; it holds no secret")
+    shown.add_argument("--details", action="store_true", help="every path, program and variable too")
     command("binds", "show every path that a session sees, with the reason")
     started = command("run", "start a session of a slot's CLI and wait for its end", RUN)
-    started.usage = "slotctl run SLOT [--workspace W] [--json] [-- CLI-ARGS]"
+    started.usage = "slotctl run SLOT [--workspace W] [--prompt TEXT] [--unattended] [--json] [-- CLI-ARGS]"
     started.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
+    started.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    started.add_argument(
+        "--unattended", action="store_true", help="without a person: all that is missing is refused first, no input"
+    )
+    again = command("resume", "go on with the conversation of an earlier session", RESUME, of_slot=False)
+    again.usage = "slotctl resume SESSION [--prompt TEXT] [--conversation ID] [--json] [-- CLI-ARGS]"
+    again.add_argument("session", metavar="SESSION", help="the session's id, as `slotctl sessions` shows it")
+    again.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    again.add_argument("--conversation", metavar="ID", help="which of several that the session wrote")
+    entered = command("login", "log the slot's CLI in, inside its own HOME", "what stands after -- goes to it too")
+    entered.usage = "slotctl login SLOT [--json] [-- CLI-ARGS]"
+    again = command("restore", "list the copies of its CLI's state files, or put one back", RESTORE)
+    again.add_argument("date", metavar="DATE", nargs="?", help="the copy to put back, as the list shows it")
+    command("approve", "approve the policy of a slot in verified mode", APPROVE)
+    looked = command(
+        "preflight", "say what a session without a person would lack", "exit status 1 if anything is missing"
+    )
+    looked.add_argument("--workspace", metavar="W", help="the workspace of that session (default: the slot's first)")
+    looked.add_argument("--schedule", metavar="NAME", help="the session of one of the slot's schedules")
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
+    tested.add_argument("--workspace", metavar="W", help="where the probes run (default: the slot's first workspace)")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
     stopped = command(
         "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"
@@ -131,16 +173,34 @@ def _dispatch(release: str, argv: list[str]) -> int:
         from .ended import session_ended
 
         return session_ended(argv[1], argv[2], os.environ)
+    if argv[:1] == ["scheduled"] and len(argv) == 3 and os.geteuid() == 0:  # the unit's of a schedule
+        from .scheduled import scheduled
+
+        return scheduled(argv[1], argv[2])
     cut = argv.index("--") if "--" in argv else len(argv)
     options, rest = parser().parse_args(argv[:cut]), argv[cut + 1 :]
-    if cut < len(argv) and options.command != "run":
+    if cut < len(argv) and options.command not in TAKES_MORE:
         raise Failed(f"'{options.command}' takes nothing after -- [see 'slotctl {options.command} --help']", 2)
     if os.geteuid() != 0:
         raise Failed("only root can look into slots [run it with sudo]", EXIT_NOT_ROOT)
     if options.command == "run":
+        from . import words
         from .run import run
 
-        return run(options.slot, options.workspace, rest, json=options.json)
+        if options.unattended and options.prompt is None and not rest:
+            raise Failed("--unattended needs something to do [add --prompt TEXT, or the CLI's arguments after --]", 2)
+        alone = {"unattended": True} if options.unattended else None
+        given = words.started(options.prompt, rest)
+        return run(options.slot, options.workspace, given, json=options.json, unattended=alone)
+    if options.command == "login":
+        from . import words
+        from .run import run
+
+        return run(options.slot, None, words.login(rest), json=options.json)
+    if options.command == "resume":
+        from .resume import resume
+
+        return resume(options.session, options.conversation, options.prompt, rest, json=options.json)
     return COMMANDS[options.command](release, options)
 
 
@@ -187,8 +247,51 @@ def _status(release: str, options: argparse.Namespace) -> int:
 def _policy(release: str, options: argparse.Namespace) -> int:
     from . import show
 
-    _show(options, show.policy(options.slot), show.show_policy)
+    _show(options, show.policy(options.slot), show.show_details if options.details else show.show_policy)
     return 0
+
+
+def _approve(release: str, options: argparse.Namespace) -> int:
+    from .approve import approve
+
+    given = approve(options.slot)
+    _show(options, given, lambda given: f"{given['by']} approved {given['fingerprint']} for slot {given['slot']}\n")
+    return 0
+
+
+def _restore(release: str, options: argparse.Namespace) -> int:
+    from . import ended, kept
+    from .slots import load
+
+    slot = load(options.slot)
+    ended.sweep(options.slot)
+    if options.date is None:
+        _show(options, kept.listed(slot), lambda dates: "".join(f"{date}\n" for date in dates) or "no copies\n")
+        return 0
+    if _sessions_of(options.slot):
+        raise Failed(f"sessions of slot {options.slot} run [stop them: slotctl stop {options.slot}]")
+    found = kept.restore(slot, options.date)
+    _show(options, {"restored": found}, lambda _unused: "".join(f"{name} was put back\n" for name in found))
+    return 0
+
+
+def _sessions_of(name: str) -> list[t.Any]:
+    from confined_slots import _sessions
+
+    return _sessions.live_sessions(name)
+
+
+def _preflight(release: str, options: argparse.Namespace) -> int:
+    from . import preflight, scheduled
+
+    if options.schedule is None:
+        found = preflight.preflight(options.slot, options.workspace)
+    elif options.workspace is None:
+        found = scheduled.looked_at(options.slot, options.schedule)
+    else:
+        raise Failed("a schedule has a workspace of its own [leave out --workspace or --schedule]", 2)
+    _show(options, found, preflight.show)
+    return 0 if found["ready"] else EXIT_FAILED
 
 
 def _binds(release: str, options: argparse.Namespace) -> int:
@@ -225,16 +328,13 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
     import dataclasses
 
     from .selftest import selftest
-    from .slots import load
     from .tables import table
-
-    load(options.slot)
 
     def progress(text: str) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{printable(text)}")
 
-    rows = selftest(options.slot, release, mutate=not options.no_mutations, progress=progress)
+    rows = selftest(options.slot, release, options.workspace, mutate=not options.no_mutations, progress=progress)
     progress("")
     cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
     _show(
@@ -282,6 +382,9 @@ COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
     "list": _list,
     "status": _status,
     "policy": _policy,
+    "approve": _approve,
+    "preflight": _preflight,
+    "restore": _restore,
     "binds": _binds,
     "sessions": _sessions,
     "stop": _stop,

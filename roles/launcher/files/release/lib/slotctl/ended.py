@@ -7,20 +7,26 @@ One case is left to the next slotctl: a unit whose terminal has gone with its ki
 
 from __future__ import annotations
 
+import calendar
 import fcntl
 import os
+import pwd
+import time
 
 from confined_slots import _layout, _sessions
 from confined_slots._refusals import Refusal
 
-from . import unit
+from . import transcripts, unit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t
 
 KINDS = ("args", "status", "record")
-FROM_START = ("workspace", "mode", "policy", "release", "caller", "start")
+FROM_START = (
+    *("workspace", "mode", "provider", "profile_version", "capabilities", "policy", "release", "caller", "start"),
+    *("resumes", "unattended", "schedule"),
+)
 
 
 def session_ended(slot: str, session: str, environ: t.Mapping[str, str]) -> int:
@@ -46,6 +52,8 @@ def end_session(slot: str, session: str, result: str, code: str, status: str) ->
             asked = "its caller was gone"
         verdict = _sessions.judge(_report(slot, session), result, code, status, stopped=bool(asked))
         end = {"event": "end", "slot": slot, "session": session, "end": _sessions.now(), **verdict.fields()}
+        where = next((line for line in lines if line.get("event") == "transcripts"), {})
+        end["conversations"] = _conversations(slot, where, str(start.get("start", "")))
         if verdict.outcome == "stopped" and asked:
             end["reason"] = asked
         end |= {key: start[key] for key in FROM_START if key in start}
@@ -107,6 +115,16 @@ def remove_files(slot: str, session: str) -> None:
             os.unlink(_sessions.path_of(slot, session, kind))
         except FileNotFoundError:
             continue
+
+
+def _conversations(slot: str, where: dict[str, t.Any], start: str) -> list[str]:
+    """Return the ids of the CLI's conversations that were written since the session's start."""
+    try:
+        began = calendar.timegm(time.strptime(start[:19], "%Y-%m-%dT%H:%M:%S")) + int(start[20:23]) / 1000
+        entry = pwd.getpwnam(_layout.account(slot))
+    except (ValueError, KeyError):
+        return []
+    return transcripts.written_since(where, began, entry.pw_uid, entry.pw_gid)
 
 
 def _held(record: int) -> bool:

@@ -36,7 +36,8 @@ class Mutation:
     """One thing taken away, and the probes that must speak then.
 
     without_start: nothing can run without it, so a session that does not start is as good. patch: Python that takes a
-    check out of the launcher. groups: supplementary groups the process is started with.
+    check out of the launcher. groups: supplementary groups the process is started with. among: others may speak too,
+    since in compatibility mode the host shows through wherever something is taken away.
     """
 
     name: str
@@ -45,9 +46,12 @@ class Mutation:
     without_start: bool = False
     patch: str = ""
     groups: str = ""
+    among: bool = False
 
     def caught(self, failing: frozenset[str]) -> bool:
         """Return whether exactly the right probes spoke."""
+        if self.among and failing and self.expected <= failing:
+            return True
         return failing == self.expected or (self.without_start and failing == {DID_NOT_START})
 
 
@@ -88,8 +92,14 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             )
         elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
+        elif keyword == "network":
+            yield Mutation("no way out of its network", frozenset(["private-network"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
             yield Mutation(f"no {keyword}", frozenset(), rest, without_start=True)
+        elif keyword in ("mask", "hold"):
+            open_again = tuple(record for record in rest if record != ("seal", words[-1]))
+            expected = frozenset([f"{keyword}:{words[-1]}"])
+            yield Mutation(f"no {keyword} {words[-1]}", expected, open_again, without_start=True)
         elif keyword == "hostname":
             yield Mutation("no name of its own", frozenset(["own-name"]), rest)
         elif keyword == "flag":
@@ -103,8 +113,9 @@ def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
         "--unshare-pid": {"namespace:pid", "host-process"},
         "--unshare-net": {"namespace:net", "host-network"},
     }.get(flag, {f"namespace:{kind}"})
-    # bwrap itself refuses --disable-userns and --hostname without these
-    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=flag in ("--unshare-user", "--unshare-uts"))
+    # bwrap itself refuses --disable-userns and --hostname without these, pasta joins no network of the host's
+    without_start = flag in ("--unshare-user", "--unshare-uts") or ("network", "private") in rest
+    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
 
 
 def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
@@ -112,6 +123,9 @@ def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
         if keyword == "bind" and words[0] == "ro":
             changed = (*records[:index], ("bind", "rw", *words[1:]), *records[index + 1 :])
             yield Mutation(f"writable {words[-1]}", frozenset([f"bind:{words[-1]}"]), changed)
+        elif keyword == "bind-workspace" and words[0] == "ro":
+            changed = (*records[:index], ("bind-workspace", "rw"), *records[index + 1 :])
+            yield Mutation("writable workspace", frozenset(["read-only-workspace"]), changed)
 
 
 def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[str, str, str]]:
@@ -145,6 +159,11 @@ def _leaks(slot: str, workspace: str, other_session: str) -> t.Iterator[tuple[st
 def _before_seals(records: tuple[Record, ...], *added: Record) -> tuple[Record, ...]:
     first = next(index for index, record in enumerate(records) if record[0] == "seal")
     return (*records[:first], *added, *records[first:])
+
+
+def read_only(records: t.Sequence[Record]) -> bool:
+    """Return whether the plan gives its workspace to be read only."""
+    return ("ro",) in values(list(records), "bind-workspace")
 
 
 def offline(records: t.Sequence[Record]) -> bool:

@@ -67,6 +67,12 @@ def connects(abstract: str, port: int) -> str:
     return f"reached: {', '.join(reached)}" if reached else ""
 
 
+def routed() -> str:
+    """Return why nothing beyond this network can be reached: no default route."""
+    lines = text("/proc/net/route").splitlines()[1:]
+    return "" if any(line.split()[1] == "00000000" for line in lines) else "there is no default route"
+
+
 def namespaces(host: dict[str, str]) -> Findings:
     """Return for each namespace whether the host's is shared."""
     found = {}
@@ -222,6 +228,23 @@ def scratch(target: str, size: int) -> str:
     return writable(target)
 
 
+def masked(target: str, kind: str, below: set[str]) -> str:
+    """Return what can be seen of what is masked, beside the names below it that the session is given."""
+    try:
+        found = set(os.listdir(target)) - below if kind == "directory" else text(target)
+    except PermissionError:  # a device of another namespace, with which files are masked
+        return ""
+    except OSError as error:
+        return str(error)
+    return f"{target} shows {', '.join(sorted(found)[:5])}" if found else ""
+
+
+def mount_points() -> set[str]:
+    """Return where something is mounted; os.path.ismount() does not see a bind of a directory to its own place."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        return {line.split(" ", 5)[4] for line in file}
+
+
 def same(target: str, content: str, read: t.Callable[[str], str]) -> str:
     """Return how what stands at target differs from content."""
     try:
@@ -242,13 +265,8 @@ def run(given: dict[str, t.Any]) -> Findings:
     base, run_base = given["state"], given["run"]
     found = {
         "other-slots": only(os.path.dirname(base), given["slot"]),
-        "account-home": invisible(f"{base}/home"),
         "other-workspaces": only(f"{base}/workspaces", given["workspace"]),
         "other-sessions": only(run_base, given["session"]) or invisible(given["other_session"]),
-        "configuration": invisible("/etc/confined-slots"),
-        "homes": invisible("/home", "/root"),
-        "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
-        "logs": invisible("/var/log"),
         "sockets": sockets(
             {f"{base}/workspaces", *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw")}
         ),
@@ -263,13 +281,29 @@ def run(given: dict[str, t.Any]) -> Findings:
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),
-        "workspace": writable(f"{base}/workspaces/{given['workspace']}"),
         "run-directory": writable(f"{run_base}/{given['session']}"),
         "own-name": "" if os.uname().nodename == given["slot"] else f"the host is called {os.uname().nodename}",
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
-    if given["network"] == "none":
+    workspace = f"{base}/workspaces/{given['workspace']}"
+    found |= {"read-only-workspace": sealed(workspace)} if given["read_only"] else {"workspace": writable(workspace)}
+    if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
+        found |= {
+            "account-home": invisible(f"{base}/home"),
+            "configuration": invisible("/etc/confined-slots"),
+            "homes": invisible("/home", "/root"),
+            "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
+            "logs": invisible("/var/log"),
+        }
+    for target, kind, below in given["masks"]:
+        found[f"mask:{target}"] = masked(target, kind, set(below))
+    points = mount_points()
+    for target in given["holds"]:
+        found[f"hold:{target}"] = "" if target in points else f"{target} could be renamed"
+    if given["network"] == "private":
+        found["private-network"] = routed()
+    if given["network"] != "host":
         found["host-network"] = connects(given["abstract"], given["port"])
     for target, device, inode, mode in given["binds"]:
         found[f"bind:{target}"] = mounted(target, device, inode, mode)

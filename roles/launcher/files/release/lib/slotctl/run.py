@@ -12,11 +12,11 @@ import time
 from confined_slots import _layout, _sessions
 from confined_slots._launch import check_enabled, workspace_path
 from confined_slots._manifest import open_trusted, verify_release
-from confined_slots._plan import value, values
+from confined_slots._plan import value
 from confined_slots._refusals import Refusal, printable
 
-from . import ended, unit
-from .slots import CONVERGE, Slot, check_known, current_release, load
+from . import checks, ended, kept, transcripts, unit
+from .slots import Slot, check_known, current_release, load
 from .streams import Streams, copy, open_missing
 from .tables import say
 
@@ -26,44 +26,81 @@ if TYPE_CHECKING:
 
     from .streams import Relay
 
+    Words = t.Callable[[Slot], list[str]]
+
 MOST_ARGUMENTS = 1 << 21
 MOST_NAMED = 80
 # systemd needs TimeoutStopSec for the processes and again for the end record; after that something is wrong with it
 STOP_PATIENCE = 3 * unit.STOP_SECONDS
 DRAIN_SECONDS = 2.0
+EXIT_CUT_SHORT = 1
 RETRY_MILLISECONDS = 200
 
 
-def run(name: str, workspace: str | None, arguments: list[str], *, json: bool) -> int:
-    """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start."""
+def run(
+    name: str,
+    workspace: str | None,
+    words: Words,
+    *,
+    json: bool,
+    resumes: str = "",
+    unattended: dict[str, t.Any] | None = None,
+) -> int:
+    """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start.
+
+    words makes the CLI's arguments of the slot; resumes is the session that this one goes on with; unattended is what
+    the record says of a session without a person, which gets nothing to read, is refused with all that it lacks, and
+    has failed unless it ended by itself.
+    """
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
-    start: dict[str, t.Any] = {
-        "event": "start",
-        "slot": printable(name)[:MOST_NAMED],  # nobody has checked these two yet
-        "session": "",
-        "workspace": printable(workspace or "")[:MOST_NAMED],
-        "caller": caller(),
-    }
+    start = asked(name, workspace) | (unattended or {})
     try:
         check_known(name)
         release = current_release()
+        if unattended:
+            _leave_alone()
+            start |= described(load(name, workspace), release)
+            check_all(name, workspace, words)
         verify_release(release)
-        slot = load(name)
+        slot = load(name, workspace)
         ended.sweep(name)
         start |= described(slot, release)
+        arguments = words(slot)
         chosen = preflight(slot, workspace, arguments)
+        start |= {"resumes": resumes} if resumes else {}
         start |= {
             "workspace": chosen,
             "arguments": len(arguments),
             "session": _sessions.new_session(),
             "start": _sessions.now(),
         }
+        kept.keep(slot)
         files = Files(slot, start, arguments)
     except Refusal as refusal:
         ended.record_refusal(start, refusal)
         raise
     return Session(slot, release, start, files).run(json=json)
+
+
+def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
+    """Return the record of what was asked for, of which nothing has been checked yet."""
+    return {
+        "event": "start",
+        "slot": printable(name)[:MOST_NAMED],
+        "session": "",
+        "workspace": printable(workspace or "")[:MOST_NAMED],
+        "caller": caller(),
+    }
+
+
+def check_all(name: str, workspace: str | None, words: Words) -> None:
+    """Refuse a session without a person, naming all that it lacks: nobody is there to mend one thing and try again."""
+    from . import preflight
+
+    lacking = preflight.missing(preflight.preflight(name, workspace, words))
+    if lacking is not None:
+        raise lacking
 
 
 def caller() -> dict[str, t.Any]:
@@ -89,6 +126,7 @@ def described(slot: Slot, release: str) -> dict[str, t.Any]:
         "mode": slot.policy["mode"],
         "provider": {key: provider[key] for key in ("name", "version", "identity")},
         "profile_version": provider["profile_version"],
+        "capabilities": [each["key"] for each in slot.policy["capabilities"]],
         "policy": value(slot.records, "fingerprint"),
         "release": os.path.basename(release),
     }
@@ -97,48 +135,17 @@ def described(slot: Slot, release: str) -> dict[str, t.Any]:
 def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     """Return the workspace's name, once nothing is known to stand in the way of a session; Refusal otherwise."""
     check_enabled(slot.records)
-    names = [name for name, _unused in values(slot.records, "workspace")]
-    chosen = workspace if workspace is not None else names[0]
+    chosen = workspace if workspace is not None else next(iter(slot.base["workspaces"]))
     workspace_path(slot.records, chosen)
-    check_account(slot)
-    check_credential(slot)
+    checks.account(slot)
+    checks.approval(slot)
+    checks.network(slot)
+    checks.credential(slot)
     if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
         raise Refusal(
             "policy-invalid", f"the CLI's arguments are longer than {MOST_ARGUMENTS} bytes", "put them into a file"
         )
     return chosen
-
-
-def check_account(slot: Slot) -> None:
-    """Refuse if the slot's account is not the one that the plan was compiled for."""
-    name = _layout.account(slot.name)
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        raise Refusal("policy-invalid", f"there is no account {name}", CONVERGE) from None
-    if (entry.pw_uid, entry.pw_gid) != (slot.uid, slot.gid):
-        found = f"{entry.pw_uid}:{entry.pw_gid}"
-        raise Refusal("policy-invalid", f"{name} is {found}, its plan was compiled for {slot.uid}:{slot.gid}", CONVERGE)
-
-
-def credential_file(slot: Slot) -> str | None:
-    """Return the path of the file with the slot's credential, None if it was declared without one."""
-    if not values(slot.records, "credential"):
-        return None
-    return _layout.credential(slot.name, slot.policy["provider"]["name"])
-
-
-def check_credential(slot: Slot) -> None:
-    """Refuse if the credential that the plan asks for is not there, or could have come from others than root."""
-    path = credential_file(slot)
-    if path is None:
-        return
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        raise Refusal("credential-missing", f"{path}: {error.strerror}", CONVERGE) from None
-    if found.st_uid != 0 or found.st_mode & 0o177777 != 0o100600:
-        raise Refusal("credential-missing", f"{path} is not root's own file with mode 0600", CONVERGE)
 
 
 class Files:
@@ -154,6 +161,7 @@ class Files:
                 self.record = self._make(parent, "record", 0o600, 0)
                 ended.hold(self.record)  # before it says anything: an unheld one is taken for a killed caller's
                 os.write(self.record, _sessions.as_line(start).encode())
+                os.write(self.record, _sessions.as_line(transcripts.where(slot.policy)).encode())
                 args = self._make(parent, "args", 0o640, slot.gid)
                 with open(args, "wb") as file:
                     file.write(words)
@@ -227,9 +235,9 @@ class Session:
             raise Refusal("sandbox-unavailable", what, "install the packages systemd and util-linux") from None
 
     def _command(self, *, terminal: bool, json: bool) -> list[str]:
-        credential, longest = credential_file(self.slot), self.slot.policy["resources"].get("session_max")
+        credential, longest = checks.credential_file(self.slot), self.slot.policy["resources"].get("session_max")
         wanted = unit.properties(self.name, self.session, self.release, credential, longest, terminal=terminal)
-        launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), _layout.plan(self.name)]
+        launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), self.slot.path]
         words = [*launcher, self.start["workspace"], self.session, self.start["policy"]]
         environment = unit.terminal_environment(os.environ)
         inner = unit.service(self.name, self.session, wanted, environment, words, terminal=terminal)
@@ -302,6 +310,8 @@ class Session:
             say(f"slotctl: session {self.session} ended at the slot's session_max")
         elif outcome == "stopped":
             say(f"slotctl: session {self.session} was stopped ({end.get('reason') or 'asked'})")
+        if outcome != "ended" and "unattended" in self.start:
+            status = status or EXIT_CUT_SHORT
         return 128 + self.received[0] if self.received else status
 
     def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:
@@ -325,6 +335,13 @@ def _open_run_directory(slot: str) -> int:
         os.close(parent)
         parent = open_trusted(_layout.RUN if name != slot else f"{_layout.RUN}/{slot}")
     return parent
+
+
+def _leave_alone() -> None:
+    """Make standard input /dev/null: what the session asks finds its end at once, and nothing waits for a person."""
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _terminal_modes() -> list[t.Any]:

@@ -15,22 +15,22 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 import tempfile
 import typing as t
 
 from confined_slots import _layout
-from confined_slots._files import Owned, ensure_directory, remove, write
-from confined_slots._launch import read_plan
-from confined_slots._plan import Record, dump, values
-from confined_slots._refusals import Refusal, printable
+from confined_slots._files import Owned, ensure_directory
+from confined_slots._launch import workspace_path
+from confined_slots._plan import Record, value, values
+from confined_slots._refusals import Refusal
 
-from .mutations import DID_NOT_START, Mutation, mutations, offline
+from . import trial
+from .mutations import DID_NOT_START, Mutation, mutations, offline, read_only
+from .slots import load
 
 PYTHON = "/usr/bin/python3"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-SECONDS = 30
 # What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
 CARELESS = ["/bin/sh", "-c", 'trap "" USR1; exec 7</; exec "$$@"', "sh"]
 
@@ -47,7 +47,9 @@ CLAIMS = {
     "host-process": "no process of the host is visible",
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
     "keyrings": "no kernel keyring, which slots would share",
+    "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
+    "mask": "shows nothing",
     "namespace": "namespace of its own",
     "nested-namespaces": "no further user namespace can be made",
     "odd-sockets": "no kind of socket that knows no network namespace",
@@ -56,7 +58,9 @@ CLAIMS = {
     "other-workspaces": "no other workspace of the slot is visible",
     "own-name": "has the slot's name as host name",
     "own-shell": "null device and terminal are there",
+    "private-network": "has a way out",
     "privileges": "no capability held or to be gained",
+    "read-only-workspace": "cannot write its workspace",
     "releases": "launcher and releases are not visible",
     "run-directory": "can write its run directory",
     "seal": "nothing can be added",
@@ -95,12 +99,23 @@ class Bench:
 
 
 def selftest(
-    slot: str, release: str, *, mutate: bool = True, progress: t.Callable[[str], None] = lambda _unused: None
+    slot: str,
+    release: str,
+    workspace: str | None = None,
+    *,
+    mutate: bool = True,
+    progress: t.Callable[[str], None] = lambda _unused: None,
 ) -> list[Row]:
-    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all."""
-    records = read_plan(_layout.plan(slot))
+    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all.
+
+    workspace is where the probes run, the slot's first if None; one that is narrower has a plan of its own.
+    """
+    loaded = load(slot, workspace)
+    records = loaded.records
+    chosen = workspace if workspace is not None else next(iter(loaded.base["workspaces"]))
+    workspace_path(records, chosen)
     with bench(slot, records) as stands:
-        run = Run(slot, release, records, stands)
+        run = Run(slot, chosen, release, records, stands)
         progress("confined")
         confined = run.confined(Mutation("none", frozenset(), tuple(records)))
         if confined is None:
@@ -119,6 +134,12 @@ def selftest(
         for mutation in (
             mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ()
         ):
+            if run.mode == "compatibility":
+                # what it opens may be open there, or be nothing that the slot could see
+                seen = {name for name in mutation.expected if not name.startswith("mask:") or unconfined.get(name)}
+                if not mutation.expected <= seen.intersection(confined):
+                    continue
+                mutation = dataclasses.replace(mutation, among=True)
             progress(mutation.name)
             findings = run.confined(mutation)
             failing = frozenset(
@@ -161,9 +182,9 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
 class Run:
     """Runs the probes in one slot, with the plan or the launcher changed as a mutation says."""
 
-    def __init__(self, slot: str, release: str, records: list[Record], stands: Bench) -> None:
-        self.slot, self.release, self.records, self.stands = slot, release, records, stands
-        self.workspace = values(records, "workspace")[0][0]
+    def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
+        self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
+        self.mode = json.loads(value(records, "policy"))["mode"]
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
             self.source = file.read()
@@ -171,18 +192,6 @@ class Run:
     def confined(self, mutation: Mutation) -> dict[str, str] | None:
         """Return the findings of a run through the launcher, None if the probe did not start."""
         session = f"selftest-{secrets.token_hex(8)}"
-        base = _layout.run_directory(self.slot, session)
-        ((_unused, gid),) = values(self.records, "ids")
-        probe: list[Record] = [("command", word) for word in (PYTHON, "-I", "-c", self.source)]
-        plan = [
-            *probe,
-            *(
-                record
-                for record in mutation.records
-                if record[0] not in ("command", "identity", "enabled", "credential")
-            ),
-            ("enabled", "yes"),
-        ]
         launcher = [f"{self.release}/bin/slot-launcher"]
         if mutation.patch:
             code = f"import sys; sys.path.insert(0, '{self.release}/lib'); from confined_slots import _launch; "
@@ -192,19 +201,10 @@ class Run:
                 "-c",
                 f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))",
             ]
-        written = (
-            (f"{base}.plan", dump(plan), 0o640),
-            (f"{base}.args", json.dumps(self.given(session)).encode() + b"\0", 0o640),
-            (f"{base}.status", b"", 0o620),
-        )
-        try:
-            for path, content, mode in written:
-                write(path, content, Owned(0, int(gid), mode))
-            words = [*CARELESS, *launcher, written[0][0], self.workspace, session]
+        plan = trial.plan(list(mutation.records), [PYTHON, "-I", "-c", self.source])
+        with trial.files(self.slot, session, plan, [json.dumps(self.given(session))]) as path:
+            words = [*CARELESS, *launcher, path, self.workspace, session]
             return self._finish(words, session, mutation.groups, "")
-        finally:
-            for path, _content, _mode in written:
-                remove(path)
 
     def unconfined(self) -> dict[str, str]:
         """Return what the same probes find as the slot's account, without launcher and bwrap."""
@@ -218,6 +218,7 @@ class Run:
         return {
             "slot": self.slot,
             "workspace": self.workspace,
+            "read_only": read_only(self.records),
             "session": session,
             "state": _layout.state(self.slot),
             "run": f"{_layout.RUN}/{self.slot}",
@@ -227,7 +228,10 @@ class Run:
             "process": os.getpid(),
             "token": self.stands.token,
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
-            "network": "none" if alone else "host",
+            "network": "private" if values(self.records, "network") else "none" if alone else "host",
+            "mode": self.mode,
+            "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
+            "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,
             "port": self.stands.port,
             "binds": [(target, *_file_id(source), mode) for mode, source, target in values(self.records, "bind")],
@@ -237,37 +241,16 @@ class Run:
             "seals": [target for (target,) in values(self.records, "seal")],
         }
 
+    def _below(self, masked: str) -> list[str]:
+        """Return the names that the plan makes in a masked directory."""
+        targets = [_layout.workspace(self.slot, self.workspace), _layout.run_directory(self.slot, "*")]
+        targets += [target for _mode, _source, target in values(self.records, "bind")]
+        return sorted({path[len(masked) + 1 :].partition("/")[0] for path in targets if path.startswith(f"{masked}/")})
+
     def _finish(self, words: list[str], session: str, groups: str, given: str) -> dict[str, str] | None:
-        account = _layout.account(self.slot)
-        variables = ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")
-        properties = {
-            "User": account,
-            "Group": account,
-            "SupplementaryGroups": groups,
-            "RuntimeDirectory": f"confined-slots/{self.slot}/{session}",
-            "RuntimeDirectoryMode": "0700",
-            "RuntimeMaxSec": str(SECONDS),
-            "Environment": " ".join(f"{name}={self.stands.token}" for name in variables),
-        }
-        command = [
-            "systemd-run",
-            "--quiet",
-            "--pipe",
-            "--wait",
-            "--collect",
-            f"--slice={_layout.slice_unit(self.slot)}",
-        ]
-        command += [f"--property={name}={text}" for name, text in properties.items() if text]
-        finished = subprocess.run(
-            [*command, "--", *words],
-            input=given,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=2 * SECONDS,
-            check=False,
-        )
-        self.said = printable(finished.stderr[-500:]) or f"exit status {finished.returncode}"
+        environment = {name: self.stands.token for name in ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")}
+        finished = trial.ran(self.slot, session, words, given=given, groups=groups, environment=environment)
+        self.said = trial.said(finished)
         try:
             findings = json.loads(finished.stdout)
         except ValueError:

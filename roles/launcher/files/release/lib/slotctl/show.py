@@ -4,19 +4,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import typing as t
 
 from confined_slots import _layout, _sessions
-from confined_slots._files import UnsafePath, read
-from confined_slots._launch import check_enabled, check_identity, check_mounts
-from confined_slots._manifest import verify_release
-from confined_slots._plan import value, values
+from confined_slots._plan import value
 from confined_slots._refusals import Refusal
 
-from . import ended, run, unit
-from .slots import CONVERGE, Slot, check_known, current_release, known, load
+from . import ended, readiness, unit
+from .slots import check_known, known, load
 from .tables import pairs, table
 
 Json = dict[str, t.Any]
@@ -32,6 +27,7 @@ def listed() -> list[Json]:
         try:
             policy = load(name).policy
             entry |= {key: policy[key] for key in ("enabled", "mode", "network")}
+            entry |= {"note": policy["note"]} if policy.get("note") else {}
             entry |= {"provider": policy["provider"]["name"], "workspaces": sorted(policy["workspaces"])}
         except Refusal as refusal:
             entry["refusal"] = refusal.code
@@ -49,7 +45,7 @@ def show_list(entries: list[Json]) -> str:
             rows.append((entry["slot"], entry["refusal"], "-", "-", "-", str(entry["sessions"]), "-"))
         else:
             state = "ready" if entry["enabled"] else "disabled"
-            short = (state, entry["mode"], entry["provider"], entry["network"], str(entry["sessions"]))
+            short = (state, mode_of(entry), entry["provider"], entry["network"], str(entry["sessions"]))
             rows.append((entry["slot"], *short, ", ".join(entry["workspaces"])))
     return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows)
 
@@ -57,7 +53,7 @@ def show_list(entries: list[Json]) -> str:
 def status(name: str) -> Json:
     """Return what a session of the slot would find: each check with "" or its refusal, its limits, its sessions."""
     slot = load(name)
-    checks = [{"check": check, **_outcome(look, slot)} for check, look in CHECKS]
+    checks = readiness.outcomes(slot)
     ended.sweep(name)
     records = _sessions.read_records(name)
     return {
@@ -96,25 +92,66 @@ def policy(name: str) -> Json:
 
 
 def show_policy(found: Json) -> str:
-    """Return a policy for people."""
-    provider, environment = found["provider"], found["environment"]
-    identity = [f"{each['path']} {each['digest']}" for each in provider["identity"]]
+    """Return a policy in words."""
+    environment = found["environment"]
     limited = [f"{key} {limit}" for key, limit in found["resources"].items() if limit is not None]
     rows = [
         ("slot", found["slot"] + ("" if found["enabled"] else " (disabled)")),
-        ("mode", found["mode"]),
-        ("network", found["network"]),
-        ("provider", f"{provider['name']} {provider['version']}, profile {provider['profile_version']}"),
-        *(("executable", each) for each in identity),
-        *(("workspace", f"{workspace}: {path}") for workspace, path in found["workspaces"].items()),
-        *(("isolation", f"{each['flag']}: {each['reason']}") for each in found["isolation"]),
-        *(("sets", f"{variable}={text}") for variable, text in environment["set"].items()),
-        ("passes", ", ".join(environment["pass"]) or "nothing of the caller's environment"),
+        ("mode", mode_of(found)),
+        ("provider", provider_of(found)),
+        *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
+        ("network", _network_of(found)),
+        *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),
         ("fingerprint", found["fingerprint"]),
     ]
-    return f"{pairs(rows)}\n{show_binds(found)}"
+    return f"{pairs(rows)}\nPaths, programs and variables: slotctl policy {found['slot']} --details\n"
+
+
+def show_details(found: Json) -> str:
+    """Return a policy with every path, program and variable."""
+    provider, environment = found["provider"], found["environment"]
+    rows = [
+        *(("executable", f"{each['path']} {each['digest']}") for each in provider["identity"]),
+        *(("workspace", f"{workspace}: {path}") for workspace, path in found["workspaces"].items()),
+        *(("isolation", f"{each['flag']}: {each['reason']}") for each in found["isolation"]),
+        *(("sets", f"{variable}={text}") for variable, text in environment["set"].items()),
+        ("passes", ", ".join(environment["pass"]) or "nothing of the caller's environment"),
+    ]
+    return f"{show_policy(found)}\n{pairs(rows)}\n{show_binds(found)}"
+
+
+def mode_of(found: Json) -> str:
+    """Return a policy's mode, with what is to be said wherever it is shown."""
+    return f"{found['mode']} ({found['note']})" if found.get("note") else str(found["mode"])
+
+
+def provider_of(found: Json) -> str:
+    """Return a policy's provider in words."""
+    provider = found["provider"]
+    words = f"{provider['name']} {provider['version']}, profile {provider['profile_version']}"
+    return f"{words} ({provider['certification']})"
+
+
+def _network_of(found: Json) -> str:
+    words = {
+        "none": "none",
+        "private": "the internet, from a network of its own; not this host's loopback and sockets",
+        "host": "the host's, with its loopback and abstract sockets",
+    }[found["network"]]
+    ports = ", ".join(str(port) for port in found.get("forwards", ()))
+    return f"{words}, but for port {ports}" if ports else words
+
+
+def _less(found: Json, workspace: str) -> str:
+    rule = found["restrictions"].get(workspace)
+    if not rule:
+        return ""
+    words = {"read_only": "read-only", "offline": "no network", "without_credential": "no credential"}
+    less = [text for key, text in words.items() if rule.get(key)]
+    less += [f"not {each}" for key in ("without_capabilities", "without_binds") for each in rule.get(key, ())]
+    return f" ({', '.join(less)})"
 
 
 def show_binds(found: Json) -> str:
@@ -138,6 +175,8 @@ def sessions(name: str, most: int) -> list[Json]:
         key = str(record.get("session") or f"refused {number}")
         found[key] = {**found.get(key, {}), **record}
     for key, entry in found.items():
+        if entry.get("event") == "approved":
+            entry |= {"outcome": "approved", "start": entry.get("time", "")}
         if "outcome" not in entry:
             entry["outcome"] = "running" if key in live else "lost"
     return list(reversed(found.values()))[:most]
@@ -148,14 +187,18 @@ def show_sessions(entries: list[Json]) -> str:
     if not entries:
         return "no session is on record\n"
     return table(
-        ("SESSION", "START", "WORKSPACE", "CALLER", "OUTCOME", "STATUS", "WHY"), [_row(each) for each in entries]
+        ("SESSION", "START", "MODE", "WORKSPACE", "CALLER", "OUTCOME", "STATUS", "WHY"),
+        [_row(each) for each in entries],
     )
 
 
 def _row(entry: Json) -> tuple[str, ...]:
     why = _within(entry, "refusal", "code") or entry.get("reason", "")
     start, who = entry.get("start", entry.get("end", "")), _within(entry, "caller", "user")
-    words = (entry.get("session") or "-", start, entry.get("workspace", ""), who, entry["outcome"])
+    who = f"schedule {entry['schedule']}" if "schedule" in entry else who
+    mode = entry.get("mode", "")
+    mode = f"{mode} (best effort)" if mode == "compatibility" else mode
+    words = (entry.get("session") or "-", start, mode, entry.get("workspace", ""), who, entry["outcome"])
     return tuple(str(word) for word in (*words, entry.get("exit_status", ""), why))
 
 
@@ -163,67 +206,3 @@ def _within(entry: Json, key: str, inner: str) -> t.Any:
     """Return what a record of whatever shape holds at key, inner."""
     found = entry.get(key)
     return found.get(inner, "") if isinstance(found, dict) else ""
-
-
-def _outcome(look: t.Callable[[Slot], str], slot: Slot) -> dict[str, str]:
-    try:
-        return {"refusal": "", "what": look(slot)}
-    except Refusal as refusal:
-        return {"refusal": refusal.code, "what": f"{refusal.what} [{refusal.cure}]"}
-
-
-def _release(slot: Slot) -> str:
-    release = current_release()
-    return f"{os.path.basename(release)}, {len(verify_release(release))} files as listed"
-
-
-def _copy(slot: Slot) -> str:
-    """The copy for people grants nothing, but somebody who reads a changed one is misled."""
-    path = f"{_layout.policy(slot.name)}/policy.json"
-    try:
-        data = read(path)
-        same = data is not None and json.loads(data) == slot.policy
-    except (UnsafePath, ValueError) as error:
-        raise Refusal("policy-tampered", f"{path}: {error}", CONVERGE) from None
-    if not same:
-        raise Refusal("policy-tampered", f"{path} is not what the plan holds", CONVERGE)
-    return path
-
-
-def _enabled(slot: Slot) -> str:
-    check_enabled(slot.records)
-    return ""
-
-
-def _account(slot: Slot) -> str:
-    run.check_account(slot)
-    return f"{_layout.account(slot.name)} {slot.uid}:{slot.gid}"
-
-
-def _credential(slot: Slot) -> str:
-    run.check_credential(slot)
-    return run.credential_file(slot) or "none declared"
-
-
-def _identity(slot: Slot) -> str:
-    check_identity(slot.records)
-    provider = slot.policy["provider"]
-    return f"{provider['name']} {provider['version']}"
-
-
-def _binds(slot: Slot) -> str:
-    paths = [path for _unused, path in values(slot.records, "workspace")]
-    for path in paths:
-        check_mounts(slot.records, path)
-    return f"{len(values(slot.records, 'bind'))} binds, {len(paths)} workspaces"
-
-
-CHECKS: tuple[tuple[str, t.Callable[[Slot], str]], ...] = (
-    ("release", _release),
-    ("enabled", _enabled),
-    ("account", _account),
-    ("provider", _identity),
-    ("binds", _binds),
-    ("credential", _credential),
-    ("policy.json", _copy),
-)

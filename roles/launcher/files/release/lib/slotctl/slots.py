@@ -10,7 +10,7 @@ import os
 from confined_slots import _layout
 from confined_slots._launch import read_plan
 from confined_slots._manifest import Untrusted, open_trusted
-from confined_slots._plan import Record, value, values
+from confined_slots._plan import Record, value
 from confined_slots._refusals import Refusal
 
 TYPE_CHECKING = False
@@ -25,26 +25,37 @@ SHAPE = {
     "enabled": bool,
     "mode": str,
     "network": str,
+    "forwards?": [int],
     "fingerprint": str,
     "provider": {
         "name": str,
         "version": str,
         "profile_version": int,
+        "certification": str,
         "identity": [{"path": str, "digest": str}],
+        "headless?": [str],
+        "resume?": [str],
+        "resume_headless?": [str],
+        "login?": [str],
+        "transcript?": [str],
+        "renames?": [str],
     },
+    "capabilities": [{"key": str, "words": str, "why": str}],
     "workspaces": dict,
+    "restrictions": dict,
     "isolation": [{"flag": str, "reason": str}],
     "mounts": [{"kind": str, "target": str, "reason": str, "source?": str, "mode?": str, "size?": int}],
-    "environment": {"set": dict, "pass": [str], "credential": MAYBE_TEXT},
+    "environment": {"set": {"HOME": str}, "pass": [str], "credential": MAYBE_TEXT},
     "resources": {"session_max?": MAYBE_TEXT},
 }
 
 
 class Slot:
-    """A slot's name, the records of its plan, the ids of its account, and its policy as people read it."""
+    """A slot's name, its plan's path and records, the ids of its account, and its policy as people read it."""
 
-    def __init__(self, name: str, records: list[Record], policy: dict[str, t.Any]) -> None:
-        self.name, self.records, self.policy = name, records, policy
+    def __init__(self, name: str, path: str, records: list[Record], policy: dict[str, t.Any]) -> None:
+        self.name, self.path, self.records, self.policy = name, path, records, policy
+        self.base = policy  # the slot's own, where this is that of a narrower workspace
         uid, gid = next(record[1:] for record in records if record[0] == "ids")
         self.uid, self.gid = int(uid), int(gid)
 
@@ -66,10 +77,22 @@ def check_known(name: str) -> None:
         raise Refusal("slot-unknown", f"there is no slot {name!r:.80}; {there}", cure)
 
 
-def load(name: str) -> Slot:
-    """Return a slot; Refusal if there is none, or if others than root could have written its plan."""
+def load(name: str, workspace: str | None = None) -> Slot:
+    """Return a slot (as one of its workspaces sees it, if that is narrower); Refusal if there is none.
+
+    Refusal too if others than root could have written its plan.
+    """
     check_known(name)
-    path = _layout.plan(name)
+    slot = _load(name, _layout.plan(name))
+    chosen = workspace if workspace is not None else next(iter(slot.policy["workspaces"]))
+    if chosen not in slot.policy["restrictions"]:
+        return slot
+    narrow = _load(name, _layout.plan(name, chosen))
+    narrow.base = slot.policy
+    return narrow
+
+
+def _load(name: str, path: str) -> Slot:
     try:
         os.close(open_trusted(_layout.policy(name)))
     except Untrusted as error:
@@ -82,9 +105,9 @@ def load(name: str) -> Slot:
     try:
         policy = json.loads(value(records, "policy"))
         check_shape(policy, SHAPE, "policy")
-        if not policy["workspaces"] or not values(records, "workspace"):
+        if not policy["workspaces"]:
             raise ValueError("it has no workspace")
-        return Slot(name, records, policy)
+        return Slot(name, path, records, policy)
     except (ValueError, StopIteration, RecursionError) as error:
         raise Refusal("policy-invalid", f"{path} holds no policy that can be read: {error}", CONVERGE) from None
 

@@ -1,0 +1,113 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator does with schedules, as functions of a host."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import json
+import pathlib
+import shlex
+import subprocess
+import typing as t
+
+import pytest
+import testinfra.host
+import yaml
+
+Json = dict[str, t.Any]
+
+CONVERGE = pathlib.Path(__file__).resolve().parents[1] / "converge.yml"
+(NIGHT_SHIFT,) = yaml.safe_load(CONVERGE.read_text("utf-8"))[0]["vars"]["slots"]
+WORKSPACES = "/var/lib/confined-slots/slots/{}/workspaces"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One host, and the inventory by which Ansible reaches it."""
+
+    host: testinfra.host.Host
+    inventory: str
+
+    @property
+    def slot(self) -> Json:
+        """Return the slot night-shift as converge.yml declares it."""
+        return dict(NIGHT_SHIFT)
+
+    @property
+    def schedules(self) -> dict[str, Json]:
+        """Return its schedules by name."""
+        return {each["name"]: each for each in NIGHT_SHIFT["schedules"]}
+
+    def unit(self, schedule: str, slot: str = "night-shift") -> str:
+        """Return a schedule's unit as a word of a shell, without its suffix."""
+        escaped = slot.replace("-", r"\x2d")
+        return f"'confined-slots-{escaped}-schedule-{schedule}'"
+
+    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> Json:
+        """Run one module and return its result, failed or not."""
+        try:
+            result: Json = self.host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
+        except self.host.ansible.AnsibleException as failure:
+            result = failure.result
+        # What testinfra reads a result from says only in its message that the module has failed.
+        return result | {"failed": "msg" in result}
+
+    def keep(self, *schedules: Json, check: bool = False, **more: t.Any) -> Json:
+        """Keep these schedules of the slot night-shift and no other."""
+        return self.module("schedule", check=check, slots=[NIGHT_SHIFT | more | {"schedules": list(schedules)}])
+
+    def site(self, *slots: Json) -> tuple[bool, str]:
+        """Converge these slots; return whether that succeeded, and what was said."""
+        extra = json.dumps({"slots": slots})
+        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host), "-e", extra)
+        tags = ("--tags", "accounts,policy,permissions,schedule")
+        command = ("ansible-playbook", *chosen, *tags, "confined.slots.site")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode == 0, " ".join((done.stdout + done.stderr).split())
+
+    def do(self, script: str) -> str:
+        """Run a shell script as root and return what it prints; AssertionError if it fails."""
+        return str(self.host.run_expect([0], script).stdout)
+
+    def says(self, script: str) -> bool:
+        """Return whether a shell script succeeds."""
+        return bool(self.host.run(script).succeeded)
+
+    def start(self, slot: str, schedule: str) -> tuple[str, str]:
+        """Start a schedule's service and wait for its end; return its state, and what it said to the journal."""
+        name = self.unit(schedule, slot)
+        since = self.do("sleep 1; date '+%Y-%m-%d %H:%M:%S'").strip()
+        self.host.run(f"systemctl start {name}.service")
+        shown = f"journalctl --no-pager -o cat --since={shlex.quote(since)} -u {name}.service"
+        said = self.do(f"journalctl --sync; {shown}")
+        return self.do(f"systemctl is-failed {name}.service || true").strip(), said
+
+    def on(self, slot: str, schedule: str) -> bool:
+        """Return whether a schedule's timer is enabled and active."""
+        name = f"{self.unit(schedule, slot)}.timer"
+        return self.says(f"systemctl is-enabled --quiet {name} && systemctl is-active --quiet {name}")
+
+    def records(self, slot: str) -> list[Json]:
+        """Return the slot's records, the oldest first."""
+        text = self.do(f"cat /var/log/confined-slots/{slot}/sessions.jsonl")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def file(self, slot: str, name: str) -> bytes:
+        """Return the bytes of a file among the slot's workspaces."""
+        return bytes(self.host.file(f"{WORKSPACES.format(slot)}/{name}").content)
+
+
+@pytest.fixture(scope="module")
+def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> Operator:
+    """Return the operator of the host."""
+    return Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
+
+
+@pytest.fixture(autouse=True)
+def declared(operator: Operator) -> collections.abc.Iterator[None]:
+    """Put the declared schedules back after each test."""
+    yield
+    result = operator.module("schedule", slots=[NIGHT_SHIFT])
+    assert not result["failed"], result

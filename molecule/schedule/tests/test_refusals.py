@@ -1,0 +1,149 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PL-09: what a session without a person lacks is refused when it is declared and when it starts, where it is seen."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import typing as t
+
+import pytest
+
+if t.TYPE_CHECKING:
+    from conftest import Operator
+
+testinfra_hosts = ["ansible://slot_hosts"]
+
+WORKSPACE = "/var/lib/confined-slots/slots/sleeper/workspaces/main"
+CREDENTIAL = "/etc/confined-slots/credentials/sleeper/shell.env"
+NIGHTLY = {"name": "nightly", "calendar": "*-01-01 04:00", "prompt": "touch started"}
+SLEEPER: dict[str, t.Any] = {
+    "name": "sleeper",
+    "credential": {"name": "API_KEY", "value": "sk-nobody-0123456789"},
+    "schedules": [NIGHTLY],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lack:
+    """Something that a session needs, taken away by a script or by what is declared, and the refusals that name it."""
+
+    codes: tuple[str, ...]
+    bend: str = "true"
+    mend: str = "true"
+    declared: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+
+
+AWAY = "/root/of-the-tests"
+LACKS = {
+    "workspace": Lack(("policy-invalid",), f"mv {WORKSPACE} {AWAY}", f"mv {AWAY} {WORKSPACE}"),
+    "credential": Lack(("credential-missing",), f"mv {CREDENTIAL} {AWAY}", f"mv {AWAY} {CREDENTIAL}"),
+    "all at once": Lack(
+        ("approval-missing", "credential-missing", "policy-invalid"),
+        f"mkdir {AWAY}; mv {WORKSPACE} {CREDENTIAL} {AWAY}",
+        f"mv {AWAY}/main {WORKSPACE}; mv {AWAY}/shell.env {CREDENTIAL}; rmdir {AWAY}",
+        {"mode": "verified"},
+    ),
+}
+
+
+@pytest.fixture
+def sleeper(operator: Operator) -> collections.abc.Iterator[None]:
+    """Have a second slot, without schedules yet; it goes with all that it had."""
+    done, said = operator.site(SLEEPER | {"schedules": []})
+    assert done, said
+    yield
+    assert not operator.module("removal", names=["sleeper"], workspaces="delete")["failed"]
+
+
+def started(operator: Operator) -> bool:
+    """Return whether a CLI ever ran in the slot: by its own mark, or by what root recorded of it."""
+    marks = [f"test -e {place}/started" for place in (WORKSPACE, AWAY, f"{AWAY}/main")]
+    recorded = any(record["event"] == "start" for record in operator.records("sleeper"))
+    return operator.says(" || ".join(marks)) or recorded
+
+
+@pytest.mark.usefixtures("sleeper")
+@pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
+def test_pl_09_what_is_missing_is_refused_at_converge_and_at_start_in_one_message(
+    operator: Operator, lack: Lack
+) -> None:
+    slot = SLEEPER | lack.declared
+    # its timer is switched on by the same converge, after the one that is refused
+    other = operator.slot | {"schedules": [*operator.schedules.values(), NIGHTLY | {"name": "other"}]}
+    if lack.declared:
+        done, said = operator.site(slot | {"schedules": []})
+        assert done, said
+    operator.do(lack.bend)
+    try:
+        refused = operator.module("schedule", slots=[slot, other])
+        assert "schedules that could not run: slot sleeper, schedule nightly: " in refused["msg"]
+        assert all(f"{code}: " in refused["msg"] for code in lack.codes)
+        assert list(refused["refused"]) == ["sleeper nightly"]
+        assert not operator.on("sleeper", "nightly") and operator.on("night-shift", "other")
+        again = operator.module("schedule", slots=[slot, other])
+        assert (again["msg"], again["steps"]) == (refused["msg"], []), "refused as before, and nothing changed"
+
+        state, journal = operator.start("sleeper", "nightly")
+        assert state == "failed"
+        (line,) = [each for each in journal.splitlines() if each.startswith("slotctl: ")]
+        assert "preflight failed: " in line and all(f"{code}: " in line for code in lack.codes)
+        assert "schedule-nightly" in operator.do("systemctl list-units --failed --plain 'confined-slots-sleeper-*'")
+        record = operator.records("sleeper")[-1]
+        assert (record["event"], record["unattended"], record["schedule"]) == ("refused", True, "nightly")
+        assert record["mode"] == slot.get("mode", "isolated"), "no fallback"
+        assert all(f"{code}: " in record["refusal"]["what"] for code in lack.codes)
+        assert not started(operator)
+    finally:
+        operator.do(lack.mend)
+    # The proof can fail: mended, the same start does leave its marks.
+    if lack.declared:
+        done, said = operator.site(SLEEPER | {"mode": "isolated"})
+        assert done, said
+    assert not operator.module("schedule", slots=[SLEEPER | {"mode": "isolated"}])["failed"]
+    assert operator.on("sleeper", "nightly")
+    assert operator.start("sleeper", "nightly")[0] == "inactive"
+    assert started(operator) and operator.says(f"test -e {WORKSPACE}/started")
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_pl_09_a_disabled_slots_timers_are_off_with_a_warning_and_its_start_is_refused(operator: Operator) -> None:
+    done, said = operator.site(SLEEPER)
+    assert done and operator.on("sleeper", "nightly"), said
+    done, said = operator.site(SLEEPER | {"enabled": False})
+    assert done and "slot 'sleeper' is not enabled, so none of its schedules is started: nightly" in said, said
+    assert not operator.says(f"systemctl is-active --quiet {operator.unit('nightly', 'sleeper')}.timer")
+    assert not operator.says(f"systemctl is-enabled --quiet {operator.unit('nightly', 'sleeper')}.timer")
+    state, journal = operator.start("sleeper", "nightly")
+    assert state == "failed" and "slotctl: slot-disabled: preflight failed: " in journal
+    assert operator.records("sleeper")[-1]["refusal"]["code"] == "slot-disabled"
+    assert not started(operator)
+    done, said = operator.site(SLEEPER)
+    assert done and operator.on("sleeper", "nightly"), said
+    assert operator.start("sleeper", "nightly")[0] == "inactive" and started(operator)
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_pl_09_a_timer_that_is_on_stays_on_so_that_its_runs_are_seen_to_fail(operator: Operator) -> None:
+    assert not operator.module("schedule", slots=[SLEEPER])["failed"]
+    operator.do(LACKS["credential"].bend)
+    try:
+        refused = operator.module("schedule", slots=[SLEEPER])
+        assert "credential-missing: " in refused["msg"] and operator.on("sleeper", "nightly")
+        assert operator.start("sleeper", "nightly")[0] == "failed" and not started(operator)
+    finally:
+        operator.do(LACKS["credential"].mend)
+
+
+def test_a_slot_that_is_removed_takes_its_schedules_along_and_no_other_ones(operator: Operator) -> None:
+    done, said = operator.site(SLEEPER)
+    assert done, said
+    operator.do(f"echo exit 1 > {WORKSPACE}/unused")
+    assert operator.start("sleeper", "nightly")[0] == "inactive"
+    foreseen = operator.module("removal", check=True, names=["sleeper"], workspaces="delete")
+    assert [step["action"] for step in foreseen["steps"]].count("switch off") == 1
+    assert not operator.module("removal", names=["sleeper"], workspaces="delete")["failed"]
+    assert operator.do("find /etc/systemd /run/systemd /var/lib/systemd/timers -name '*sleeper*'") == ""
+    assert "sleeper" not in operator.do("systemctl list-units --all --plain 'confined-slots-*'")
+    assert operator.on("night-shift", "nightly")

@@ -1,0 +1,280 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Schedules: what a slot is to do without a person, as a file of root's, a service and a timer of systemd's each.
+
+The text of a prompt stands in the file only, which slotctl reads: in a unit file systemd would take %, $, quotes and
+line breaks for its own. The units hold names and times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import typing as t
+
+from . import _files, _layout
+from ._accounts import ENVIRONMENT, Failed, run
+from ._declarations import Invalid, Schedule, Slot
+from ._files import Owned
+from ._steps import Step
+
+SLOTCTL = f"{_layout.CURRENT}/bin/slotctl"
+STAMPS = "/var/lib/systemd/timers"
+UNIT = Owned(0, 0, 0o644)
+# slotctl has the session stopped, which takes up to STOP_PATIENCE of its run.py, and then puts the end on record.
+STOP_SECONDS = 60
+PREFLIGHT_SECONDS = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """What stands, or is to stand, at a path."""
+
+    content: bytes
+    owned: Owned
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the host has of the declared slots' schedules.
+
+    files by path (those of timers' stamps without content), directories by path, and of each timer that is enabled,
+    active or not as its file says the words `enabled`, `active` and `stale`.
+    """
+
+    files: t.Mapping[str, File]
+    directories: t.Mapping[str, Owned]
+    timers: t.Mapping[str, frozenset[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A step, and what it writes; None where it writes nothing."""
+
+    step: Step
+    file: File | None = None
+    directory: Owned | None = None
+
+
+def timer(slot: str, name: str) -> str:
+    """Return the timer of a schedule."""
+    return f"{_layout.schedule_unit(slot, name)}.timer"
+
+
+def files_of(slot: Slot, schedule: Schedule, gid: int, delay: str) -> dict[str, File]:
+    """Return the files of a schedule by path; delay is the most that systemd may add to each start at random."""
+    doing = {"prompt": schedule.prompt, "arguments": schedule.arguments}
+    words = {"workspace": schedule.workspace, **{key: text for key, text in doing.items() if text is not None}}
+    about = f"schedule {schedule.name} of slot {slot.name}"
+    service = (
+        *("# Made by confined.slots", "[Unit]", f"Description=Run {about}", "After=network-online.target"),
+        *("", "[Service]", "Type=oneshot"),
+        *(f"ExecStart={SLOTCTL} scheduled {slot.name} {schedule.name}", "StandardInput=null"),
+        *(f"TimeoutStartSec={schedule.timeout}", f"TimeoutStopSec={STOP_SECONDS}"),
+    )
+    clock = (
+        *("# Made by confined.slots", "[Unit]", f"Description=Start {about}", "", "[Timer]"),
+        *(f"OnCalendar={schedule.calendar}", f"RandomizedDelaySec={delay}", "AccuracySec=1s", "Persistent=true"),
+        *("", "[Install]", "WantedBy=timers.target"),
+    )
+    base = f"{_layout.UNITS}/{_layout.schedule_unit(slot.name, schedule.name)}"
+    return {
+        _layout.schedule(slot.name, schedule.name): File(
+            (json.dumps(words, indent=1) + "\n").encode("ascii"), Owned(0, gid, 0o640)
+        ),
+        f"{base}.service": File(("\n".join(service) + "\n").encode("ascii"), UNIT),
+        f"{base}.timer": File(("\n".join(clock) + "\n").encode("ascii"), UNIT),
+    }
+
+
+def find(slots: t.Sequence[Slot]) -> Found:
+    """Return what the host has for the declared slots, of schedules that are not declared (any more) too."""
+    files: dict[str, File] = {}
+    directories: dict[str, Owned] = {}
+    timers: set[str] = set()
+    units = [name for name in _files.names(_layout.UNITS) if name.startswith("confined-slots-")]
+    for slot in slots:
+        paths = [f"{_layout.UNITS}/{name}" for name in units if _is_unit_of(slot.name, name)]
+        timers |= {f"{os.path.basename(path).rpartition('.')[0]}.timer" for path in paths}
+        timers |= {timer(slot.name, schedule.name) for schedule in slot.schedules}
+        directory = _layout.schedules(slot.name)
+        owned = _files.owned(directory)
+        if owned is not None:
+            directories[directory] = owned
+            paths += [f"{directory}/{name}" for name in _files.names(directory)]
+        for path in paths:
+            content, owner = _files.read(path), _files.owned(path)
+            if content is not None and owner is not None:
+                files[path] = File(content, owner)
+    return Found(files, directories, states(sorted(timers)))
+
+
+def states(timers: t.Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return the timers that are not simply off, each with those of `enabled`, `active` and `stale` that hold."""
+    if not timers:
+        return {}
+    asked = ["systemctl", "show", "--property=Id,ActiveState,UnitFileState,NeedDaemonReload", "--", *timers]
+    done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
+    if done.returncode:
+        raise Failed(f"systemd does not say how the timers are: {done.stderr.strip()} [see 'systemctl status']")
+    found = {}
+    for block in done.stdout.split("\n\n"):
+        lines = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+        words = {
+            "enabled": lines.get("UnitFileState") == "enabled",
+            "active": lines.get("ActiveState") == "active",
+            "stale": lines.get("NeedDaemonReload") == "yes",
+        }
+        if any(words.values()):
+            found[lines["Id"]] = frozenset(word for word, holds in words.items() if holds)
+    return found
+
+
+def plan(slots: t.Sequence[Slot], gids: t.Mapping[str, int], found: Found, delay: str) -> t.Iterator[Change]:
+    """Yield what leads to the declared schedules, but for the timers that are to be switched on (`to_switch_on`).
+
+    First what is not to start is switched off, then its files go, then files are written; gids are the slots' groups.
+    """
+    on = {timer(slot.name, each.name) for slot in slots if slot.enabled for each in slot.schedules}
+    for name, words in sorted(found.timers.items()):
+        if name not in on and words & {"enabled", "active"}:
+            yield Change(Step(name, "switch off", ", ".join(sorted(words - {"stale"}))))
+    wanted: dict[str, File] = {}
+    for slot in slots:
+        for schedule in slot.schedules:
+            wanted |= files_of(slot, schedule, gids[slot.name], delay)
+    for path in sorted(set(found.files) - set(wanted)):
+        yield Change(Step(path, "remove", found.files[path].content.decode(errors="replace")))
+    for slot in slots:
+        directory, owned = _layout.schedules(slot.name), Owned(0, gids[slot.name], 0o750)
+        have = found.directories.get(directory)
+        if slot.schedules and have != owned:
+            yield Change(Step(directory, "keep directory", str(have) if have else None, str(owned)), directory=owned)
+        elif not slot.schedules and have:
+            yield Change(Step(directory, "remove directory", str(have)))
+    for path, file in wanted.items():
+        there = found.files.get(path)
+        if there is None or there.content != file.content:
+            before = there.content.decode(errors="replace") if there else None
+            yield Change(Step(path, "write", before, file.content.decode("ascii")), file)
+        elif there.owned != file.owned:
+            yield Change(Step(path, "give", str(there.owned), str(file.owned)), file)
+
+
+def to_switch_on(slots: t.Sequence[Slot], found: Found, refused: t.Container[str] = ()) -> t.Iterator[Change]:
+    """Yield the switching on of each timer that is to start its schedule, but of none that is refused."""
+    for slot in slots:
+        for schedule in slot.schedules if slot.enabled else ():
+            name = timer(slot.name, schedule.name)
+            have = found.timers.get(name, frozenset()) & {"enabled", "active"}
+            if have != {"enabled", "active"} and name not in refused:
+                yield Change(Step(name, "switch on", ", ".join(sorted(have)) or "off", "active, enabled"))
+
+
+def reloads(changes: t.Sequence[Change], found: Found) -> bool:
+    """Return whether systemd has to read its unit files again."""
+    return any(change.step.subject.startswith(f"{_layout.UNITS}/") for change in changes) or any(
+        "stale" in words for words in found.timers.values()
+    )
+
+
+def apply(changes: t.Sequence[Change], found: Found) -> None:
+    """Make the changes of `plan`, and have systemd read its unit files again if it has to."""
+    off = [change.step.subject for change in changes if change.step.action == "switch off"]
+    for word, verb in (("enabled", "disable"), ("active", "stop")):
+        names = [name for name in off if word in found.timers[name]]
+        if names:
+            run(("systemctl", verb, "--quiet", "--", *names))
+    for change in changes:
+        path = change.step.subject
+        if change.file is not None:
+            _files.write(path, change.file.content, change.file.owned)
+        elif change.directory is not None:
+            _files.ensure_directory(path, change.directory)
+        elif change.step.action == "remove":
+            _files.remove(path)
+        elif change.step.action == "remove directory":
+            with _files.trusted_directory(os.path.dirname(path)) as parent:
+                os.rmdir(os.path.basename(path), dir_fd=parent)
+    if reloads(changes, found):
+        run(("systemctl", "daemon-reload"))
+    forget([os.path.basename(change.step.subject) for change in changes if change.step.action == "remove"])
+
+
+def forget(units: t.Iterable[str]) -> None:
+    """Forget that units whose files are gone have failed, and when they last ran: a schedule of that name is anew."""
+    for unit in units:
+        if unit.endswith((".service", ".timer")):
+            # fails for a unit that has not failed and that systemd has already forgotten
+            subprocess.run(("systemctl", "reset-failed", "--", unit), capture_output=True, env=ENVIRONMENT, check=False)
+            _files.remove(f"{STAMPS}/stamp-{unit}")
+
+
+def switch_on(changes: t.Sequence[Change]) -> None:
+    """Have systemd start the schedules at their times, now and after each boot."""
+    if changes:
+        run(("systemctl", "enable", "--quiet", "--now", "--", *(change.step.subject for change in changes)))
+
+
+def check_calendars(slots: t.Sequence[Slot]) -> None:
+    """Raise Invalid for the first calendar that the host's systemd does not take."""
+    declared = [(slot, schedule) for slot in slots for schedule in slot.schedules]
+    if not declared or not _calendar_fault(sorted({schedule.calendar for _unused, schedule in declared})):
+        return
+    for slot, schedule in declared:
+        if fault := _calendar_fault([schedule.calendar]):
+            raise Invalid(
+                f"slot '{slot.name}': schedule '{schedule.name}': calendar is '{schedule.calendar}', which systemd does"
+                f" not take: {fault} [see systemd.time(7), and try it with: systemd-analyze calendar]"
+            )
+
+
+def refusal(slot: str, name: str) -> str | None:
+    """Return all that a schedule's session would be refused for, by slotctl's word; None if it would start."""
+    asked = (SLOTCTL, "preflight", slot, "--schedule", name, "--json")
+    try:
+        done = subprocess.run(
+            asked,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=ENVIRONMENT,
+            check=False,
+            timeout=PREFLIGHT_SECONDS,
+        )
+    except FileNotFoundError:
+        return f"launcher-tampered: {SLOTCTL} is not there [run the role confined.slots.launcher first]"
+    except subprocess.TimeoutExpired:
+        return f"sandbox-unavailable: its preflight has not ended in {PREFLIGHT_SECONDS} s [{' '.join(asked[:-1])}]"
+    return read_preflight(done.returncode, done.stdout, done.stderr)
+
+
+def read_preflight(status: int, out: str, error: str) -> str | None:
+    """Return what `slotctl preflight --json` found missing; whatever it did not say in so many words is missing too."""
+    try:
+        if status in (0, 1):
+            found = json.loads(out)
+            lacking = [f"{each['refusal']}: {each['what']}" for each in found["checks"] if each["refusal"]]
+            if found["ready"] and status == 0 and not lacking:
+                return None
+            return "; ".join(dict.fromkeys(lacking)) or f"slotctl ended with {status}"
+        words = json.loads(error.strip().split("\n")[-1])
+        return f"{words['refusal']}: {words['what']} [{words['cure']}]"
+    except (ValueError, KeyError, TypeError):
+        return f"slotctl ended with {status}: {' '.join(error.split())[-500:] or 'no message'}"
+
+
+def _calendar_fault(calendars: t.Sequence[str]) -> str:
+    asked = ("systemd-analyze", "calendar", "--", *calendars)
+    try:
+        done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
+    except FileNotFoundError:
+        raise Failed("systemd-analyze is not installed; it checks calendars [install the package systemd]") from None
+    return " ".join(done.stderr.split()) or "no message" if done.returncode else ""
+
+
+def _is_unit_of(slot: str, unit: str) -> bool:
+    return unit.startswith(_layout.schedule_unit(slot, "")) and unit.endswith((".service", ".timer"))
