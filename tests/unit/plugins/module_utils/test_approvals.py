@@ -107,11 +107,6 @@ def test_pl_03_an_older_approval_is_not_good_again_for_a_newer_policy() -> None:
     _approvals.check(policy(), given(policy()))
 
 
-def changed_provider(**changed: t.Any) -> _host.Provider:
-    """Return the provider with other bytes, or another version."""
-    return dataclasses.replace(provider(), **changed)
-
-
 def test_another_executable_is_named_as_such() -> None:
     certified = provider(certification={**PROFILE["certification"], "sha256": "e" * 64})
     digest = (_host.Identity(f"{TREE}/bin/fake", "e" * 64, "2:2:2:2:2"),)
