@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections.abc
+import hashlib
 import json
 import tarfile
 import typing as t
@@ -31,6 +32,7 @@ printf '%s\n' "$1" >> "$HOME/.fake/p/$id.jsonl"
 cat "$HOME/.fake/p/$id.jsonl"
 [ -z "$FAKE_TOKEN_FD" ] || { printf 'token '; eval "cat <&$FAKE_TOKEN_FD"; printf ' %s\n' "$(env | grep -c SECRET)"; }
 """
+DIGEST = hashlib.sha256(CLI.encode()).hexdigest()
 ASK = {"why": "for tests"}
 PROFILE: dict[str, t.Any] = {
     "name": "fake",
@@ -51,7 +53,7 @@ PROFILE: dict[str, t.Any] = {
         "use_fake_history": {**ASK, "words": "Use your Fake conversation history", "state": [".fake"]},
         "use_fake_token": {**ASK, "words": "Use the Fake token", "credentials": ["FAKE_TOKEN"]},
     },
-    "certification": {"status": "certified", "evidence": "evidence/x.json", "cli_version": "1.0.0", "sha256": "0" * 64},
+    "certification": {"status": "certified", "evidence": "evidence/x.json", "cli_version": "1.0.0", "sha256": DIGEST},
 }
 SECRET = "sk-SECRET-of-the-tests"
 
