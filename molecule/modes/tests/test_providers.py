@@ -179,8 +179,8 @@ PLACES = {
     "executable": (f"{TREE}/bin/fake", -2, 1, "provider-changed"),
     "tree": (f"{TREE}/MANIFEST.json", -9, 1, "provider-changed"),
     "plan": (f"{SLOTS_D}/{{slot}}/plan", -9, 1, "policy-tampered"),
-    "credential": ("/etc/confined-slots/credentials/{slot}/fake.env", -4, 128, "credential-malformed"),
-    "name of the credential": ("/etc/confined-slots/credentials/{slot}/fake.env", 2, 1, "credential-malformed"),
+    "credential": ("/etc/confined-slots/credentials/{slot}/fake.env", -4, 1, "credential-malformed"),
+    "name of the credential": ("/etc/confined-slots/credentials/{slot}/fake.env", 80, 1, "credential-malformed"),
     "approval": (f"{SLOTS_D}/{{slot}}/approval", -9, 1, "approval-missing"),
 }
 
