@@ -70,7 +70,7 @@ def launch(
         if values(records, "network"):
             from ._network import options as network_options
 
-            options += network_options(keep, [port for (port,) in values(records, "forward")])
+            options += network_options(keep, [port for (port,) in values(records, "forward")], close_all_but)
         options += seals(records)
         arguments = _keep(keep, _memory(b"".join(encoded(word) + b"\0" for word in options)))
         bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")

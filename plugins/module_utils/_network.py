@@ -35,21 +35,23 @@ def check() -> None:
         raise Refusal("network-unavailable", f"{error.filename}: {error.strerror}", CURE) from None
 
 
-def options(keep: list[int], forwards: list[str]) -> list[str]:
+def options(keep: list[int], forwards: list[str], close_all_but: t.Callable[[set[int]], None]) -> list[str]:
     """Return bwrap's options for a private network, with a child waiting to connect it; forwards are ports of the host.
 
-    The descriptors that bwrap needs are added to keep.
+    The descriptors that bwrap needs are added to keep; close_all_but closes the others in the child.
     """
     check()
-    told, telling = os.pipe2(0)
-    waiting, release = os.pipe2(0)
+    told, telling = os.pipe2(os.O_CLOEXEC)
+    waiting, release = os.pipe2(os.O_CLOEXEC)
     if os.fork() == 0:
-        os.close(telling)
-        os.close(waiting)
+        # neither the child nor pasta has a use for the credential, the session's status or what the sandbox is made of
+        close_all_but({told, release})
         _connect(told, release, forwards)
     os.close(told)
     os.close(release)
-    keep += [telling, waiting]
+    for descriptor in (telling, waiting):
+        os.set_inheritable(descriptor, True)
+        keep.append(descriptor)
     return ["--info-fd", str(telling), "--block-fd", str(waiting)]
 
 

@@ -73,6 +73,8 @@ def files_of(slot: Slot, schedule: Schedule, gid: int, delay: str) -> dict[str, 
         *("", "[Service]", "Type=oneshot"),
         *(f"ExecStart={SLOTCTL} scheduled {slot.name} {schedule.name}", "StandardInput=null"),
         *(f"TimeoutStartSec={schedule.timeout}", f"TimeoutStopSec={STOP_SECONDS}"),
+        # what the CLI prints is neither an emergency, which each terminal of the host would show, nor slotctl's word
+        *(f"SyslogIdentifier={_layout.account(slot.name)}", "SyslogLevelPrefix=no"),
     )
     clock = (
         *("# Made by confined.slots", "[Unit]", f"Description=Start {about}", "", "[Timer]"),

@@ -8,6 +8,7 @@ import builtins
 import io
 import os
 import pwd
+import select
 import typing as t
 
 import pytest
@@ -150,3 +151,15 @@ def test_an_approval_that_cannot_be_recorded_says_so(
     monkeypatch.setattr(_sessions, "append", full)
     approve.approve("a", lambda question: "a")
     assert "approved, but not on record: audit-unavailable" in capsys.readouterr().err
+
+
+def test_what_was_typed_before_the_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, terminal = os.openpty()
+    monkeypatch.setattr(builtins, "input", lambda _text: f"{len(select.select([terminal], [], [], 0)[0])} waiting")
+    try:
+        os.write(master, b"a\n")
+        assert select.select([terminal], [], [], 10)[0] == [terminal]
+        assert approve.asked("? ", terminal) == "0 waiting"
+    finally:
+        os.close(master)
+        os.close(terminal)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import types
 import typing as t
 
@@ -79,6 +80,61 @@ def test_what_is_no_small_file_is_not_copied(slot: t.Any, tmp_path: pathlib.Path
         auth(tmp_path).write_bytes(b"x" * (kept.LARGEST + 1))
     kept.keep(slot)
     assert kept.listed(slot) == []
+
+
+def test_no_link_on_the_way_leads_to_what_a_session_cannot_reach(slot: t.Any, tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other-workspace"
+    other.mkdir()
+    auth(tmp_path).write_text("the attacker's")
+    kept.keep(slot)
+    (date,) = kept.listed(slot)
+    auth(tmp_path).unlink()
+    auth(tmp_path).parent.rmdir()
+    auth(tmp_path).parent.symlink_to(other)
+    (other / "auth.json").write_text("the other's")
+    kept.keep(slot)
+    assert kept.listed(slot) == [date]
+    with pytest.raises(OSError):
+        kept.restore(slot, date)
+    assert (other / "auth.json").read_text() == "the other's"
+
+
+@pytest.mark.parametrize("lay", ["link", "pipe"])
+def test_what_lies_where_a_file_is_put_back_is_neither_followed_nor_waited_for(
+    slot: t.Any, tmp_path: pathlib.Path, lay: str
+) -> None:
+    auth(tmp_path).write_text("login")
+    kept.keep(slot)
+    (date,) = kept.listed(slot)
+    trap, other = auth(tmp_path).with_name("auth.json.restoring"), tmp_path / "other"
+    other.write_text("the other's")
+    trap.symlink_to(other) if lay == "link" else os.mkfifo(trap)
+    assert kept.restore(slot, date) == [".cli%auth.json"]
+    assert (other.read_text(), auth(tmp_path).read_text()) == ("the other's", "login")
+    assert not auth(tmp_path).is_symlink()
+
+
+def test_only_names_of_dates_are_listed(slot: t.Any, tmp_path: pathlib.Path) -> None:
+    for name in ("\x1b[2J", "20261129t00000\n", "20261129t000000", "20261129t00000٣"):
+        (tmp_path / "kept" / name).mkdir()
+    assert kept.listed(slot) == ["20261129t000000"]
+
+
+def test_work_that_the_account_stopped_after_its_answer_is_not_waited_for() -> None:
+    def answers_and_stops() -> bytes:
+        os._exit = lambda _status: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]  # in the child only
+        return b"answer"
+
+    def hangs(_number: int, _frame: object) -> None:
+        raise AssertionError("it waits for a stopped child")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(30)
+    try:
+        assert as_slot(os.getuid(), os.getgid(), answers_and_stops, 10) == b"answer"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("date", ["../../etc", "20000101t000000", ".new", ""])

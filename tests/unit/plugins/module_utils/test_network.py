@@ -8,7 +8,7 @@ import os
 import pathlib
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _network
+from ansible_collections.confined.slots.plugins.module_utils import _launch, _network
 from ansible_collections.confined.slots.plugins.module_utils._refusals import Refusal
 
 
@@ -57,3 +57,30 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pat
     monkeypatch.setattr(_network, missing, str(tmp_path / "away"))
     with pytest.raises(Refusal, match=r"network-unavailable: .*away: No such file"):
         _network.check()
+
+
+def test_neither_the_child_nor_pasta_gets_a_descriptor_of_the_session(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    there, secret = tmp_path / "fds", tmp_path / "secret"
+    secret.touch()
+
+    def connect(told: int, release: int, _forwards: list[str]) -> None:
+        held = [number for number in range(3, 256) if os.path.exists(f"/proc/self/fd/{number}")]
+        passed = [number for number in held if os.get_inheritable(number)]
+        there.write_text(f"{sorted(held) == sorted([told, release])} {passed}")
+        os._exit(0)
+
+    monkeypatch.setattr(_network, "check", lambda: None)
+    monkeypatch.setattr(_network, "_connect", connect)
+    keep = [os.open(secret, os.O_RDONLY)]
+    os.set_inheritable(keep[0], True)
+    words = _network.options(keep, [], _launch.close_all_but)
+    os.wait()
+    try:
+        assert there.read_text() == "True []"
+        assert words == ["--info-fd", str(keep[1]), "--block-fd", str(keep[2])]
+        assert all(os.get_inheritable(number) for number in keep)
+    finally:
+        for number in keep:
+            os.close(number)

@@ -105,6 +105,14 @@ def test_the_units_hold_no_more_than_names_and_times() -> None:
     assert all(f"\n{line}\n" in timer for line in ("OnCalendar=03:00", "RandomizedDelaySec=10min", "Persistent=true"))
 
 
+def test_what_the_cli_prints_is_no_emergency_and_not_slotctls_word() -> None:
+    declared = slot(NIGHTLY)
+    files = _schedules.files_of(declared, declared.schedules[0], 20000, "0s")
+    (service,) = (file.content.decode() for path, file in files.items() if path.endswith(".service"))
+    assert "\nSyslogLevelPrefix=no\n" in service
+    assert "\nSyslogIdentifier=slot-a-b\n" in service
+
+
 def test_only_root_writes_what_is_to_be_done() -> None:
     declared = slot(NIGHTLY)
     for file in _schedules.files_of(declared, declared.schedules[0], 20000, "0s").values():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+import termios
 import time
 import typing as t
 
@@ -20,7 +21,16 @@ from .slots import load
 from .tables import say
 
 
-def approve(name: str, ask: t.Callable[[str], str] = input) -> dict[str, t.Any]:
+def asked(text: str, terminal: int = 0) -> str:
+    """Return the answer of the person on the terminal.
+
+    What was typed before they could read is dropped: a session that has just ended can have made a terminal type.
+    """
+    termios.tcflush(terminal, termios.TCIFLUSH)
+    return input(text)
+
+
+def approve(name: str, ask: t.Callable[[str], str] = asked) -> dict[str, t.Any]:
     """Ask the person on the terminal to approve the slot's policy, and keep the approval; Refusal if nobody may."""
     slot = load(name, "")
     if not values(slot.records, "approved"):

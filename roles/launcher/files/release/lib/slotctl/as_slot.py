@@ -32,11 +32,34 @@ def as_slot(uid: int, gid: int, work: t.Callable[[], bytes], most: int, seconds:
     try:
         if select.select([read_end], [], [], seconds)[0]:
             return os.read(read_end, most)
-        os.kill(child, signal.SIGKILL)
         return b""
     finally:
         os.close(read_end)
+        # it has answered, or is not to any more; the account may have stopped it, and nobody would wait for its end
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def open_directory(path: str, *, make: bool = False) -> int:
+    """Return a descriptor of a directory, reached over no link: a session may lay one to what it must not reach.
+
+    With make what is missing of it is made. OSError as open(2) gives it.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open("/", flags)
+    for name in path.strip("/").split("/"):
+        above = current
+        try:
+            try:
+                current = os.open(name, flags, dir_fd=above)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                os.mkdir(name, dir_fd=above)
+                current = os.open(name, flags, dir_fd=above)
+        finally:
+            os.close(above)
+    return current
 
 
 def place(policy: dict[str, t.Any], path: str) -> str:

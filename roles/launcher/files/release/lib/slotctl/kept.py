@@ -8,14 +8,16 @@ the slot; a session does not see the copies.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import time
 
 from confined_slots import _layout
 from confined_slots._refusals import Refusal
 
-from .as_slot import as_slot, place
+from .as_slot import as_slot, open_directory, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,14 +71,14 @@ def restore(slot: Slot, date: str) -> list[str]:
         done = []
         for name, data in _content(directory).items():
             if name in files:
-                os.makedirs(os.path.dirname(files[name]), exist_ok=True)
-                _write(files[name], data)
+                _write(files[name], data, make=True)
                 done.append(name)
         return json.dumps(done).encode()
 
     answer = as_slot(slot.uid, slot.gid, work, MOST_ANSWER)
     if not answer:
-        raise Refusal("space-low", f"copy {date} could not be put back whole", "make room and restore it again")
+        cure = "make room, take away links and directories that stand in a file's way, and restore it again"
+        raise Refusal("space-low", f"copy {date} could not be put back whole", cure)
     return [str(name) for name in json.loads(answer)]
 
 
@@ -92,9 +94,14 @@ def _directory(slot: Slot) -> str:
 
 def _copies(directory: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(directory) if not name.startswith("."))
+        return sorted(name for name in os.listdir(directory) if _is_date(name))
     except FileNotFoundError:
         return []
+
+
+def _is_date(name: str) -> bool:
+    """Return whether name is that of a copy: the directory is the slot's, and names are shown to people."""
+    return len(name) == 15 and name[8] == "t" and f"{name[:8]}{name[9:]}".isdigit() and name.isascii()
 
 
 def _content(directory: str) -> dict[str, bytes]:
@@ -104,18 +111,34 @@ def _content(directory: str) -> dict[str, bytes]:
 
 def _read(path: str) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        parent = open_directory(os.path.dirname(path))
     except OSError:
         return None
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(os.path.basename(path), flags, dir_fd=parent)
+    except OSError:
+        return None
+    finally:
+        os.close(parent)
     with open(descriptor, "rb") as file:
-        data = file.read(LARGEST + 1)
-    return data if len(data) <= LARGEST else None
+        data = file.read(LARGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    return data if data is not None and len(data) <= LARGEST else None
 
 
-def _write(path: str, data: bytes) -> None:
-    temporary = f"{path}.restoring"
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+def _write(path: str, data: bytes, *, make: bool = False) -> None:
+    """Put data in the place of a file in one rename; no link is followed, not even on the way."""
+    parent = open_directory(os.path.dirname(path), make=make)
+    name = os.path.basename(path)
+    temporary = f"{name}.restoring"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, 0o600, dir_fd=parent), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    finally:
+        os.close(parent)
