@@ -173,7 +173,7 @@ def approval_of(policy: Policy) -> t.Iterator[File]:
 def unapproved(policy: Policy) -> str | None:
     """Return what an operator has to know of a policy whose sessions would be refused, None if they would not."""
     declared = policy.slot.approval
-    if not policy.approved or (declared and declared.fingerprint == policy.approved):
+    if not policy.approved or not policy.slot.enabled or (declared and declared.fingerprint == policy.approved):
         return None
     words = {**policy.as_dict(), "fingerprint": policy.approved}
     try:

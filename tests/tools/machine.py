@@ -92,7 +92,8 @@ class Machine:
             raise Failed(f"{sys.executable} cannot make virtual environments [install python3-venv]")
         stamp = self.venv / "confined-slots.stamp"
         pins = [file.read_text(encoding="utf-8") for file in sorted(requirements.parent.glob("*.txt"))]
-        words = [sys.version, sys.executable, str(self.venv), *pins]
+        # not sys.executable: with the environment itself first in PATH that would be its own, and it made anew
+        words = [sys.version, os.path.realpath(sys.executable), str(self.venv), *pins]
         wanted = hashlib.sha256("\0".join(words).encode()).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
             return

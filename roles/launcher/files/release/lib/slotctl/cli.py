@@ -271,7 +271,11 @@ def _restore(release: str, options: argparse.Namespace) -> int:
     if _sessions_of(options.slot):
         raise Failed(f"sessions of slot {options.slot} run [stop them: slotctl stop {options.slot}]")
     found = kept.restore(slot, options.date)
-    _show(options, {"restored": found}, lambda _unused: "".join(f"{name} was put back\n" for name in found))
+    _show(
+        options,
+        {"restored": found},
+        lambda _unused: "".join(f"{name.replace('%', '/')} was put back\n" for name in found),
+    )
     return 0
 
 

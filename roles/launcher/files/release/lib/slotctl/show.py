@@ -11,6 +11,7 @@ from confined_slots._plan import value
 from confined_slots._refusals import Refusal
 
 from . import ended, readiness, unit
+from .checks import approval
 from .slots import check_known, known, load
 from .tables import pairs, table
 
@@ -25,10 +26,13 @@ def listed() -> list[Json]:
     for name in known():
         entry: Json = {"slot": name, "sessions": len(_sessions.live_sessions(name))}
         try:
-            policy = load(name).policy
+            slot = load(name)
+            policy = slot.policy
             entry |= {key: policy[key] for key in ("enabled", "mode", "network")}
             entry |= {"note": policy["note"]} if policy.get("note") else {}
-            entry |= {"provider": policy["provider"]["name"], "workspaces": sorted(policy["workspaces"])}
+            entry |= {"provider": policy["provider"]["name"], "workspaces": sorted(slot.base["workspaces"])}
+            if policy["enabled"]:
+                approval(slot)
         except Refusal as refusal:
             entry["refusal"] = refusal.code
         found.append(entry)
@@ -41,10 +45,10 @@ def show_list(entries: list[Json]) -> str:
         return "this host has no slots [declare some in the inventory and converge]\n"
     rows = []
     for entry in entries:
-        if "refusal" in entry:
+        if "mode" not in entry:
             rows.append((entry["slot"], entry["refusal"], "-", "-", "-", str(entry["sessions"]), "-"))
         else:
-            state = "ready" if entry["enabled"] else "disabled"
+            state = entry.get("refusal") or ("ready" if entry["enabled"] else "disabled")
             short = (state, mode_of(entry), entry["provider"], entry["network"], str(entry["sessions"]))
             rows.append((entry["slot"], *short, ", ".join(entry["workspaces"])))
     return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows)
@@ -75,7 +79,7 @@ def show_status(found: Json) -> str:
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
     lines += [("running", f"{record.get('session')} in {record.get('workspace')}") for record in found["sessions"]]
     lines.append(
-        ("last record", f"{last.get('session')} {last.get('event')} {last.get('outcome', '')}" if last else "none")
+        ("last record", f"{last.get('session') or '-'} {last.get('outcome') or last.get('event')}" if last else "none")
     )
     verdict = "ready" if found["ready"] else "NOT ready: 'slotctl run' would refuse"
     return f"slot {found['slot']} is {verdict}\n\n{text}\n{pairs(lines)}"
