@@ -247,7 +247,8 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
     if certified.cli_version not in (None, provider.version):
         raise Invalid(
             f"{where}: mode is verified, but {profile.name} {certified.cli_version} was certified, and"
-            f" {provider.version} is installed [pin {certified.cli_version}, or choose isolated]"
+            f" {provider.version} is installed [pin {certified.cli_version}, certify the other with make certify,"
+            " or choose isolated]"
         )
     digests = {identity.digest for identity in provider.identities}
     if certified.sha256 and not digests.intersection((certified.sha256, UNKNOWN_DIGEST)):

@@ -27,7 +27,9 @@ def session(host: Host, script: str, *words: str, slot: str = "coder", before: s
 
 
 @pytest.mark.parametrize("slot", ["coder", "build-er", "outgoing"])
-def test_every_claim_holds_and_each_part_taken_away_is_noticed_by_exactly_its_probe(host: Host, slot: str) -> None:
+def test_mo_05_what_the_policy_claims_holds_and_each_part_taken_away_is_noticed_by_exactly_its_probe(
+    host: Host, slot: str
+) -> None:
     rows = json.loads(host.check_output(f"slotctl selftest {slot} --json"))
     assert [row["name"] for row in rows if not row["ok"]] == []
     assert sum(row["kind"] == "mutation" for row in rows) >= LEAST_MUTATIONS
@@ -80,6 +82,15 @@ def test_es_13_no_descriptor_of_the_caller_is_inherited(host: Host) -> None:
         "os.execvp('slotctl', ['slotctl', 'run', 'coder', '--', '-c', 'ls /proc/self/fd'])"
     )
     assert host.check_output(f'python3 -c "{caller}"').split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("slot", ["coder", "outgoing"])
+def test_pl_04_nothing_of_ours_listens_for_whoever_connects(host: Host, slot: str) -> None:
+    running = f"slotctl run {slot} -- -c 'sleep 3' & sleep 1.5"
+    listening = host.check_output(f"{running}; ss -Hlnp --tcp --udp --unix; wait")
+    assert "systemd" in listening, "the listing shows who listens"
+    for program in ("slotctl", "slot-launcher", "bwrap", "pasta", "systemd-run"):
+        assert f'"{program}' not in listening
 
 
 def test_es_13_a_directory_as_standard_input_is_no_way_out(host: Host) -> None:

@@ -20,7 +20,7 @@ if t.TYPE_CHECKING:
 testinfra_hosts = ["ansible://slot_hosts"]
 
 APPROVE = "slotctl approve strict"
-IN_A_SLOT = "systemd-run --quiet --wait --pipe --slice=confined-slots-strict.slice --"
+IN_A_SLOT = "systemd-run --quiet --wait --collect --pipe --slice=confined-slots-strict.slice --"
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_pl_03_roots_own_process_in_a_slot_cannot_approve(operator: Operator) ->
 
 
 def test_pl_03_the_same_process_outside_of_a_slot_could_have(operator: Operator) -> None:
-    done = operator.on_terminal(APPROVE, "strict", "systemd-run --quiet --wait --pipe --")
+    done = operator.on_terminal(APPROVE, "strict", "systemd-run --quiet --wait --collect --pipe --")
     assert "root approved sha256:" in done.stdout
     operator.said("strict", "true")
 

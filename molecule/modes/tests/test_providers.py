@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import collections.abc
+import hashlib
 import json
 import tarfile
 import typing as t
@@ -31,6 +32,7 @@ printf '%s\n' "$1" >> "$HOME/.fake/p/$id.jsonl"
 cat "$HOME/.fake/p/$id.jsonl"
 [ -z "$FAKE_TOKEN_FD" ] || { printf 'token '; eval "cat <&$FAKE_TOKEN_FD"; printf ' %s\n' "$(env | grep -c SECRET)"; }
 """
+DIGEST = hashlib.sha256(CLI.encode()).hexdigest()
 ASK = {"why": "for tests"}
 PROFILE: dict[str, t.Any] = {
     "name": "fake",
@@ -51,7 +53,7 @@ PROFILE: dict[str, t.Any] = {
         "use_fake_history": {**ASK, "words": "Use your Fake conversation history", "state": [".fake"]},
         "use_fake_token": {**ASK, "words": "Use the Fake token", "credentials": ["FAKE_TOKEN"]},
     },
-    "certification": {"status": "certified", "evidence": "evidence/x.json", "cli_version": "1.0.0", "sha256": "0" * 64},
+    "certification": {"status": "certified", "evidence": "evidence/x.json", "cli_version": "1.0.0", "sha256": DIGEST},
 }
 SECRET = "sk-SECRET-of-the-tests"
 
@@ -177,8 +179,8 @@ PLACES = {
     "executable": (f"{TREE}/bin/fake", -2, 1, "provider-changed"),
     "tree": (f"{TREE}/MANIFEST.json", -9, 1, "provider-changed"),
     "plan": (f"{SLOTS_D}/{{slot}}/plan", -9, 1, "policy-tampered"),
-    "credential": ("/etc/confined-slots/credentials/{slot}/fake.env", -4, 128, "credential-malformed"),
-    "name of the credential": ("/etc/confined-slots/credentials/{slot}/fake.env", 2, 1, "credential-malformed"),
+    "credential": ("/etc/confined-slots/credentials/{slot}/fake.env", -4, 1, "credential-malformed"),
+    "name of the credential": ("/etc/confined-slots/credentials/{slot}/fake.env", 80, 1, "credential-malformed"),
     "approval": (f"{SLOTS_D}/{{slot}}/approval", -9, 1, "approval-missing"),
 }
 

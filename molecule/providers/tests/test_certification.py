@@ -31,7 +31,7 @@ def recorded(certification: Certification) -> collections.abc.Iterator[None]:
 
 @of_each_cli
 @pytest.mark.parametrize("mode", MODES)
-def test_the_models_shell_gets_what_its_mode_lets_it_and_no_more(
+def test_bw_02_the_models_shell_gets_what_its_mode_lets_it_and_no_more(
     certification: Certification, provider: str, mode: str
 ) -> None:
     run = certification.run(provider, mode)

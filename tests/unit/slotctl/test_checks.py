@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from confined_slots import _layout
+from confined_slots._credentials import as_content
 from confined_slots._refusals import Refusal
 from slotctl import checks, preflight, slots
 from slotctl.words import started
@@ -25,6 +26,7 @@ def slot(*records: tuple[str, ...], **changed: t.Any) -> slots.Slot:
 
 
 KEY = slot(("credential", "KEY", ""))
+GOOD = as_content("KEY", "sk-SECRET")
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def path(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     monkeypatch.setattr(_layout, "CREDENTIALS", str(tmp_path))
     (tmp_path / "a").mkdir()
     path = tmp_path / "a/shell.env"
-    path.write_bytes(b'KEY="sk-SECRET"\n')
+    path.write_bytes(GOOD)
     path.chmod(0o600)
     return path
 
@@ -53,6 +55,17 @@ def test_a_good_credential_passes_and_none_is_looked_for_where_none_is_declared(
     assert checks.credential(KEY) == str(path)
     path.unlink()
     assert checks.credential(slot()) == "none declared"
+
+
+def test_every_changed_byte_of_a_credential_is_noticed(path: pathlib.Path) -> None:
+    for position in range(len(GOOD)):
+        path.write_bytes(GOOD[:position] + bytes([GOOD[position] ^ 1]) + GOOD[position + 1 :])
+        refused("credential-malformed")
+
+
+def test_a_credential_that_nothing_vouches_for_is_refused(path: pathlib.Path) -> None:
+    path.write_bytes(b'KEY="sk-SECRET"\n')
+    assert "has not the bytes that were declared" in refused("credential-malformed")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ def planned(found: dict[str, Found], *slots: Slot) -> list[Change]:
 
 def as_systemd_reads(line: bytes) -> tuple[str, str]:
     """Return name and value as parse_env_file() of systemd finds them in a line with double quotes."""
+    comment, line = line.split(b"\n", 1)
+    assert comment.startswith(b"# "), "systemd passes over a comment"
     name, rest = line.decode("ascii").split("=", 1)
     assert rest[0] == '"' and rest.endswith('"\n')
     value, characters = "", iter(rest[1:-2])
@@ -42,7 +44,7 @@ def as_systemd_reads(line: bytes) -> tuple[str, str]:
 
 @given(values)
 def test_every_value_that_may_be_declared_is_read_back_by_systemd(value: str) -> None:
-    assert as_systemd_reads(_credentials.as_line("API_KEY", value)) == ("API_KEY", value)
+    assert as_systemd_reads(_credentials.as_content("API_KEY", value)) == ("API_KEY", value)
 
 
 def test_a_declared_credential_is_written_for_root_alone() -> None:
@@ -56,7 +58,7 @@ def test_a_declared_credential_is_written_for_root_alone() -> None:
 
 
 def test_a_second_converge_has_nothing_to_do() -> None:
-    content = _credentials.as_line("API_KEY", VALUE)
+    content = _credentials.as_content("API_KEY", VALUE)
     assert planned({**DIRECTORIES, PATH: Found(FILE, content)}, SLOT) == []
 
 
@@ -65,17 +67,17 @@ def test_a_second_converge_has_nothing_to_do() -> None:
     [
         pytest.param(Found(FILE, b'API_KEY="old"\n'), "replace credential", id="another value"),
         pytest.param(
-            Found(Owned(0, 0, 0o644), _credentials.as_line("API_KEY", VALUE)), "mend owner and mode", id="mode"
+            Found(Owned(0, 0, 0o644), _credentials.as_content("API_KEY", VALUE)), "mend owner and mode", id="mode"
         ),
     ],
 )
 def test_a_credential_that_differs_is_written_anew(have: Found, action: str) -> None:
     (change,) = planned({**DIRECTORIES, PATH: have}, SLOT)
-    assert (change.step.action, change.content) == (action, _credentials.as_line("API_KEY", VALUE))
+    assert (change.step.action, change.content) == (action, _credentials.as_content("API_KEY", VALUE))
 
 
 def test_files_of_other_providers_and_of_killed_converges_go() -> None:
-    content = _credentials.as_line("API_KEY", VALUE)
+    content = _credentials.as_content("API_KEY", VALUE)
     found = {
         **DIRECTORIES,
         PATH: Found(FILE, content),

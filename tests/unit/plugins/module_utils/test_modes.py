@@ -239,14 +239,14 @@ def test_what_is_not_certified_is_refused(status: str) -> None:
     compiled("isolated", by=provider(certification={"status": status}))
 
 
-def test_another_version_than_the_certified_one_is_refused() -> None:
+def test_bw_07_another_version_than_the_certified_one_is_refused() -> None:
     other = dataclasses.replace(provider(), version="1.2.4")
     with pytest.raises(Invalid, match=r"fake 1\.2\.3 was certified, and 1\.2\.4 is installed \[pin 1\.2\.3"):
         compiled("verified", by=other)
     compiled("isolated", by=other)
 
 
-def test_other_bytes_of_the_certified_version_are_refused() -> None:
+def test_bw_07_other_bytes_of_the_certified_version_are_refused() -> None:
     other = dataclasses.replace(provider(), identities=(_host.Identity(f"{TREE}/bin/fake", "e" * 64, "1:1:1:1:1"),))
     with pytest.raises(Invalid, match=r"the bytes of fake 1\.2\.3 are not those that were certified"):
         compiled("verified", by=other)

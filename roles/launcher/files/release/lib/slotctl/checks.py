@@ -9,6 +9,7 @@ import os
 import pwd
 
 from confined_slots import _approvals, _layout, _network
+from confined_slots._manifest import VOUCHING, vouched
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
@@ -78,7 +79,8 @@ def credential(slot: Slot) -> str:
     if not data:
         raise Refusal("credential-missing", f"{path} is empty", CONVERGE)
     ((name, _unused),) = values(slot.records, "credential")
-    lines = data.split(b"\n")
+    line = data.partition(b"\n")[2] if data.startswith(VOUCHING) else data
+    lines = line.split(b"\n")
     if len(lines) != 2 or lines[1] or not lines[0].startswith(name.encode() + b"="):
         names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
         what = f"{path} must be one line, ended by LF, that sets {name}; it has {len(lines) - 1} and sets {names}"
@@ -87,6 +89,8 @@ def credential(slot: Slot) -> str:
         if not 0x21 <= byte <= 0x7E:
             what = f"{path} has a byte at offset {offset} that is no printable ASCII"
             raise Refusal("credential-malformed", what, CONVERGE)
+    if data != vouched(line):
+        raise Refusal("credential-malformed", f"{path} has not the bytes that were declared", CONVERGE)
     return path
 
 
