@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A network of the session's own, with a way to the internet and none to this host: pasta, in the sandbox's namespace.
 
-bwrap makes the namespace and waits before it starts the CLI; a child of the launcher lets pasta join the namespace, and
-only then lets bwrap go on. Runs as the slot's account, on the launcher's path for slots with network private.
+bwrap makes the namespace and waits before it starts the CLI; a child of the launcher lets pasta join the namespace,
+makes this host's addresses unreachable in it, and only then lets bwrap go on. Runs as the slot's account, on the
+launcher's path for slots with network private.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 
 PASTA = "/usr/bin/pasta"
 TUN = "/dev/net/tun"
+NSENTER, IP = "/usr/bin/nsenter", "/usr/bin/ip"
+IPV4, IPV6 = "/proc/self/net/fib_trie", "/proc/self/net/if_inet6"
 RESOLVER = "169.254.1.1"  # link-local, answered by pasta alone: it asks the host's first resolver
-CURE = "install the package passt, and let everybody open /dev/net/tun (mode 0666), as udev does"
+CURE = "install the packages passt and iproute2, and let everybody open /dev/net/tun (mode 0666), as udev does"
 _NS_GET_USERNS = 0xB701
 
 
 def check() -> None:
     """Refuse where there cannot be a private network; root looks with the eyes of others."""
     try:
-        if not os.stat(PASTA).st_mode & 0o001:
-            raise PermissionError(13, "it cannot be executed", PASTA)
+        for program in (PASTA, NSENTER, IP):
+            if not os.stat(program).st_mode & 0o001:
+                raise PermissionError(13, "it cannot be executed", program)
         if os.stat(TUN).st_mode & 0o006 != 0o006:
             raise PermissionError(13, "others cannot open it", TUN)
     except OSError as error:
@@ -56,7 +60,7 @@ def options(keep: list[int], forwards: list[str], close_all_but: t.Callable[[set
 
 
 def command(user_namespace: str, namespace: str, forwards: list[str]) -> list[str]:
-    """Return pasta's command line: no port and no address of this host is reached but the forwards."""
+    """Return pasta's command line: of this host's loopback nothing is reached but the forwards."""
     ports = ",".join(forwards) or "none"
     return [
         *(PASTA, "--quiet", "--config-net", "--no-map-gw", "--dns-forward", RESOLVER),
@@ -65,32 +69,88 @@ def command(user_namespace: str, namespace: str, forwards: list[str]) -> list[st
     ]
 
 
+def unreachable(ipv4: bytes, ipv6: bytes) -> list[str]:
+    """Return the addresses of this host outside of its loopback, with /32 or /128.
+
+    ipv4 and ipv6 are the kernel's net/fib_trie and net/if_inet6. pasta is on the host's network: what listens on any of
+    these would take its connections for the host's own.
+    """
+    found, address = {}, ""
+    for line in ipv4.decode("ascii", "replace").split("\n"):
+        words = line.split()
+        if words[:1] == ["|--"]:
+            address = words[1]
+        elif words == ["/32", "host", "LOCAL"] and not address.startswith("127."):
+            found[f"{address}/32"] = True
+    for line in ipv6.decode("ascii", "replace").split("\n"):
+        words = line.split()
+        if len(words) == 6 and words[3] not in ("10", "20"):  # the loopback's, and those of one link
+            found[f"{':'.join(words[0][start : start + 4] for start in range(0, 32, 4))}/128"] = True
+    return list(found)
+
+
 def _connect(told: int, release: int, forwards: list[str]) -> t.NoReturn:
     """Connect the sandbox that bwrap tells of, then let it start; if that fails, end it before it starts."""
-    import fcntl
 
-    first, code, said = 0, 1, ""
+    first, failure = 0, "no word of the sandbox"
     try:
         first = _first_process(told)
-        namespace = os.open(f"/proc/{first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        # bwrap has by now gone on to a second user namespace, which has no power over the first one's network
-        owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
-        null, (hearing, saying) = os.open("/dev/null", os.O_RDWR), os.pipe2(os.O_NONBLOCK)
-        words = command(f"/proc/{os.getpid()}/fd/{owner}", f"/proc/{first}/ns/net", forwards)
-        actions = [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate((null, null, saying))]
-        # Python ignores SIGPIPE, and Debian 12's pasta takes an ignored one for a failure
-        child = os.posix_spawn(PASTA, words, {}, file_actions=actions, setsigdef=[_signal.SIGPIPE])
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said = os.read(hearing, 400).decode("utf-8", "replace").strip() if code else ""
+        failure = _made(first, forwards)
     finally:
-        if code == 0:
-            os.write(release, b"1")
-        else:
-            refusal = Refusal("network-unavailable", f"pasta ended with {code}: {said}", CURE)
-            os.write(2, f"slot-launcher: {refusal}\n".encode())
+        if failure:
+            os.write(2, f"slot-launcher: {Refusal('network-unavailable', failure, CURE)}\n".encode())
             if first:
                 os.kill(first, 9)
-        os._exit(0 if code == 0 else 1)
+        else:
+            os.write(release, b"1")
+        os._exit(1 if failure else 0)
+
+
+def _made(first: int, forwards: list[str]) -> str:
+    """Make the network of the sandbox with that first process; return what went wrong, "" if nothing did."""
+    import fcntl
+
+    network = f"/proc/{first}/ns/net"
+    # bwrap has by now gone on to a second user namespace, which has no power over the first one's network
+    owner = fcntl.ioctl(os.open(network, os.O_RDONLY | os.O_CLOEXEC), _NS_GET_USERNS)
+    user = f"/proc/{os.getpid()}/fd/{owner}"
+    routes = "".join(f"route replace unreachable {each}\n" for each in unreachable(_read(IPV4), _read(IPV6)))
+    enter = [NSENTER, f"--user={user}", f"--net={network}", "--preserve-credentials", "--", IP, "-batch", "-"]
+    return _run(command(user, network, forwards)) or _run(enter, routes.encode())
+
+
+def _run(words: list[str], given: bytes = b"") -> str:
+    """Run a program that is given some lines to read; return how it failed, "" if it did not."""
+    null, (hearing, saying) = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    lines = os.memfd_create("confined-slots", os.MFD_CLOEXEC)
+    os.write(lines, given)
+    os.lseek(lines, 0, 0)
+    actions = [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate((lines, null, saying))]
+    # Python ignores SIGPIPE, and Debian 12's pasta takes an ignored one for a failure
+    child = os.posix_spawn(words[0], words, {}, file_actions=actions, setsigdef=[_signal.SIGPIPE])
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not code:
+        return ""
+    try:
+        text = os.read(hearing, 400).decode("utf-8", "replace").strip()
+    except BlockingIOError:
+        text = ""
+    return f"{words[0].rpartition('/')[2]} ended with {code}: {text}"
+
+
+def _read(path: str) -> bytes:
+    """Return what the kernel says in a file; b"" of version 6 where it has none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if path != IPV6:
+            raise
+        return b""
+    data = b""
+    while piece := os.read(descriptor, 1 << 16):
+        data += piece
+    os.close(descriptor)
+    return data
 
 
 def _first_process(told: int) -> int:

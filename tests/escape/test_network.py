@@ -81,6 +81,19 @@ def test_nothing_that_listens_on_the_hosts_loopback_answers(host: Host, address:
     assert found.stdout == "done\n"
 
 
+def test_no_other_address_of_the_host_answers(host: Host) -> None:
+    address = "10.78.0.1"
+    host.check_output(f"ip address add {address}/32 dev lo")
+    try:
+        with listening(host, 18081, "0.0.0.0"):
+            say = SAY.format(address=address, port=18081)
+            assert host.check_output(f"bash -c {shlex.quote(say)}") == "the host"
+            found = session(host, f"timeout 3 bash -c {shlex.quote(say)}; echo done")
+    finally:
+        host.run(f"ip address del {address}/32 dev lo")
+    assert found.stdout == "done\n"
+
+
 def test_only_a_forwarded_port_of_the_hosts_loopback_answers(host: Host) -> None:
     with listening(host, FORWARDED):
         assert session(host, SAY.format(address="127.0.0.1", port=FORWARDED)).stdout == "the host\n"

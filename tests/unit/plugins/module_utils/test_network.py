@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 
 import pytest
 from ansible_collections.confined.slots.plugins.module_utils import _launch, _network
@@ -46,17 +47,80 @@ def test_what_names_no_process_is_an_error(text: bytes) -> None:
         told(text)
 
 
-@pytest.mark.parametrize("missing", ["PASTA", "TUN"])
+FIB_TRIE = b"""Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 127.0.0.0/31 1 0 0
+        |-- 127.0.0.1
+           /32 host LOCAL
+     |-- 10.78.0.1
+        /32 host LOCAL
+     +-- 172.17.0.0/16 2 0 2
+        |-- 172.17.0.0
+           /16 link UNICAST
+        |-- 172.17.0.5
+           /32 host LOCAL
+        |-- 172.17.255.255
+           /32 link BROADCAST
+Local:
+     |-- 10.78.0.1
+        /32 host LOCAL
+"""
+IF_INET6 = b"""fd770000000000000000000000000001 01 40 00 80       lo
+00000000000000000000000000000001 01 80 10 80       lo
+fe800000000000000042acfffe110005 184 40 20 80     eth0
+"""
+
+
+def test_each_address_of_the_host_is_found_but_those_that_no_route_leads_to() -> None:
+    assert _network.unreachable(FIB_TRIE, IF_INET6) == [
+        "10.78.0.1/32",
+        "172.17.0.5/32",
+        "fd77:0000:0000:0000:0000:0000:0000:0001/128",
+    ]
+    assert _network.unreachable(b"", b"") == []
+
+
+@pytest.mark.parametrize("missing", ["PASTA", "TUN", "IP", "NSENTER"])
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, missing: str) -> None:
     there = tmp_path / "there"
     there.touch(0o777)
     there.chmod(0o777)
     monkeypatch.setattr(_network, "PASTA", str(there))
-    monkeypatch.setattr(_network, "TUN", str(there))
+    for name in ("TUN", "IP", "NSENTER"):
+        monkeypatch.setattr(_network, name, str(there))
     _network.check()
     monkeypatch.setattr(_network, missing, str(tmp_path / "away"))
     with pytest.raises(Refusal, match=r"network-unavailable: .*away: No such file"):
         _network.check()
+
+
+@pytest.mark.parametrize("broken", ["_first_process", "_made"])
+def test_nothing_starts_where_making_the_network_fails_in_whatever_way(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fails(*_words: object) -> int:
+        raise OSError("whatever")
+
+    victim = os.fork()
+    if victim == 0:
+        signal.pause()
+    monkeypatch.setattr(_network, "_first_process", lambda _told: victim)
+    monkeypatch.setattr(_network, broken, fails)
+    read_end, write_end = os.pipe2(os.O_NONBLOCK)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open("/dev/null", os.O_WRONLY), 2)
+        _network._connect(read_end, write_end, [])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    with pytest.raises(BlockingIOError):
+        os.read(read_end, 1)
+    if broken == "_first_process":
+        os.kill(victim, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == -signal.SIGKILL
+    os.close(read_end)
+    os.close(write_end)
 
 
 def test_neither_the_child_nor_pasta_gets_a_descriptor_of_the_session(
