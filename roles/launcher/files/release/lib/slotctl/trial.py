@@ -15,6 +15,7 @@ from confined_slots._plan import Record, dump, values
 from confined_slots._refusals import printable
 
 SECONDS = 30
+STOP_SECONDS = 5  # bwrap ignores SIGTERM, which is for the CLI
 # The program is not the CLI: what belongs to that is left out, so that no secret comes near a probe.
 OF_THE_CLI = ("command", "identity", "enabled", "credential", "approved")
 
@@ -59,6 +60,7 @@ def ran(
         "RuntimeDirectory": f"confined-slots/{slot}/{session}",
         "RuntimeDirectoryMode": "0700",
         "RuntimeMaxSec": str(SECONDS),
+        "TimeoutStopSec": str(STOP_SECONDS),
         "Environment": " ".join(f"{name}={text}" for name, text in (environment or {}).items()),
     }
     command = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--slice={_layout.slice_unit(slot)}"]
