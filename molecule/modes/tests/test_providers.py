@@ -74,8 +74,9 @@ def declared(operator: Operator, **more: t.Any) -> list[Slot]:
     return operator.slots(**changed)
 
 
-def keep(operator: Operator, slots: list[Slot], profile: dict[str, t.Any] = PROFILE) -> None:
-    """Converge the slots with the fake provider, the one in verified mode approved."""
+def keep(operator: Operator, slots: list[Slot], changed: dict[str, t.Any] | None = None) -> None:
+    """Converge the slots with the fake provider (its profile changed), the one in verified mode approved."""
+    profile = changed or PROFILE
     operator.module("credentials", slots=slots, profiles=[*profiles(), profile])
     operator.policy(operator.approved(slots, more=[profile]), more=[profile])
     operator.module("permissions", slots=slots)
