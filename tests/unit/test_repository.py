@@ -139,3 +139,11 @@ def test_the_example_of_a_sites_capabilities_is_valid() -> None:
         "Access the configured AWS account",
         "Export reports to Downloads",
     ]
+
+
+def test_an_10_the_hosts_of_molecule_are_our_own_and_its_versions_pinned() -> None:
+    shared = yaml.safe_load((ROOT / ".config/molecule/config.yml").read_text(encoding="utf-8"))
+    assert (shared["driver"]["name"], shared["verifier"]["name"]) == ("default", "testinfra")
+    assert all((ROOT / f"molecule/default/{name}.yml").is_file() for name in ("create", "destroy"))
+    pinned = (ROOT / "requirements/tests.txt").read_text(encoding="utf-8")
+    assert all(f"\n{package}==" in pinned for package in ("molecule", "pytest", "pytest-testinfra", "pytest-xdist"))
