@@ -142,6 +142,8 @@ def selftest(
                 mutation = dataclasses.replace(mutation, among=True)
             progress(mutation.name)
             findings = run.confined(mutation)
+            if findings is None and not mutation.without_start:  # no probe has spoken: asked once more
+                findings = run.confined(mutation)
             failing = frozenset(
                 [DID_NOT_START] if findings is None else {name for name, found in findings.items() if found} - broken
             )
