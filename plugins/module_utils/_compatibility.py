@@ -54,11 +54,7 @@ def mounts(slot: Slot, provider: Provider, host: Host, granted: t.Sequence[Capab
     masks = [*_of_host(slot, host)]
     yield from masks
     yield from _strict.devices(slot)
-    if slot.network == "private":
-        real = host.resolver.rpartition(" -> ")[2]
-        yield Mount("data", real, _strict.RESOLVER[1], content=_strict.PRIVATE_RESOLVER)
-    if slot.network == "host":
-        yield from _resolver(slot, host, masks)
+    yield from _resolver(slot, host, masks)
     home = _layout.account_home(slot.name)
     yield Mount("bind", home, "the home of its account: settings, login and transcripts of its CLI", home, "rw")
     for held in host.held.get(slot.name, ()):
@@ -107,8 +103,11 @@ def _of_host(slot: Slot, host: Host) -> t.Iterator[Mount]:
 
 def _resolver(slot: Slot, host: Host, masks: t.Iterable[Mount]) -> t.Iterator[Mount]:
     path, reason = _strict.RESOLVER
-    if path not in host.present:
-        raise _strict.resolver_missing(slot, host)
     real = host.resolver.rpartition(" -> ")[2]
-    if any(real.startswith(f"{mask.target}/") for mask in masks):
-        yield Mount("bind", real, reason, real, "ro")
+    if slot.network == "private":
+        yield Mount("data", real, reason, content=_strict.PRIVATE_RESOLVER)
+    elif slot.network == "host":
+        if path not in host.present:
+            raise _strict.resolver_missing(slot, host)
+        if any(real.startswith(f"{mask.target}/") for mask in masks):
+            yield Mount("bind", real, reason, real, "ro")

@@ -181,7 +181,7 @@ def _homes() -> t.Iterator[str]:
         logs_in = entry.pw_shell and not entry.pw_shell.endswith(("/nologin", "/false", "/sync"))
         if logs_in and entry.pw_uid != 0 and not entry.pw_dir.startswith(f"{_layout.SLOTS}/"):
             home = os.path.normpath(entry.pw_dir)
-            if home.count("/") > 1 or home not in ("/", "/bin", "/dev", "/usr", "/var", "/etc"):
+            if home not in ("/", "/bin", "/dev", "/usr", "/var", "/etc"):
                 yield home
 
 

@@ -42,7 +42,7 @@ def launch(
 
     recorded is the fingerprint of the policy that the session's record names, "" if there is none to compare.
     """
-    close_all_but(set())
+    close_all_but(set())  # what the caller left open must not stand at CREDENTIAL_DESCRIPTOR
     digests = verify_release(release, HOT)
     records = read_plan(plan_path)
     slot = value(records, "slot")

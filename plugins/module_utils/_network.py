@@ -91,7 +91,6 @@ def unreachable(ipv4: bytes, ipv6: bytes) -> list[str]:
 
 def _connect(told: int, release: int, forwards: list[str]) -> t.NoReturn:
     """Connect the sandbox that bwrap tells of, then let it start; if that fails, end it before it starts."""
-
     first, failure = 0, "no word of the sandbox"
     try:
         first = _first_process(told)
