@@ -275,6 +275,12 @@ def run(command: t.Sequence[str], text: str = "") -> None:
         raise Failed(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}")
 
 
+def remove_tree(path: str) -> None:
+    """Remove a tree by rm, which walks by descriptors, follows no link and is stopped by no depth of directories."""
+    with _files.trusted_directory(os.path.dirname(path)):
+        run(("rm", "--recursive", "--force", "--one-file-system", "--", path))
+
+
 def _account_changes(slot: Slot, found: Found, ids: Ids, shell: str) -> t.Iterator[Change]:
     name, home = _layout.account(slot.name), _layout.account_home(slot.name)
     account, group = found.account.get(name), found.group.get(name)

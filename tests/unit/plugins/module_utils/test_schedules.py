@@ -11,7 +11,7 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions
+from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions, _units
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, Slot, parse
 from ansible_collections.confined.slots.plugins.module_utils._files import Owned
 from ansible_collections.confined.slots.plugins.module_utils._schedules import Found
@@ -34,7 +34,7 @@ def steps(declared: Slot, found: Found) -> list[tuple[str, str]]:
 
 
 def converged(declared: Slot) -> Found:
-    files: dict[str, _schedules.File] = {}
+    files: dict[str, _units.File] = {}
     for schedule in declared.schedules:
         files |= _schedules.files_of(declared, schedule, 20000, "0s")
     on = {_schedules.timer("a-b", schedule.name): ON for schedule in declared.schedules if declared.enabled}

@@ -26,6 +26,7 @@ SHAPE = {
     "mode": str,
     "network": str,
     "forwards?": [int],
+    "docker?": bool,
     "fingerprint": str,
     "provider": {
         "name": str,
