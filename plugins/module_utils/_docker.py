@@ -13,7 +13,6 @@ import dataclasses
 import os
 import re
 import socket
-import subprocess
 import time
 import typing as t
 
@@ -47,8 +46,6 @@ PROFILES = "/sys/kernel/security/apparmor/profiles"
 ROOTFUL = ("containerd.service", "docker.socket", "docker.service")
 UNIT_DIRECTORIES = (_layout.UNITS, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 HOLD = "confined-slots-hold.conf"
-# systemd before 257 has no such option, and gives no service of its own root the host's log sockets either.
-LOG_SOCKETS_SINCE = 257
 PING_SECONDS = 5.0
 MOST_ANSWER = 4096
 
@@ -60,7 +57,8 @@ BindReadOnlyPaths=-/etc/alternatives -/etc/ca-certificates -/etc/ld.so.cache -/e
 BindReadOnlyPaths=-/etc/localtime -/etc/login.defs -/etc/protocols -/etc/services -/etc/ssl/certs -/etc/ssl/openssl.cnf
 """
 
-# Not to be added: NoNewPrivileges, RestrictSUIDSGID, PrivateUsers and CapabilityBoundingSet break newuidmap;
+# Not to be added: NoNewPrivileges, PrivateUsers, CapabilityBoundingSet and all that systemd 252 makes of seccomp filters
+# (PrivateDevices, ProtectClock, ProtectKernelModules, RestrictRealtime, RestrictSUIDSGID) break newuidmap;
 # ProtectKernelTunables, ProtectKernelLogs and ProtectHostname break the /proc and /sys of containers; Delegate would
 # give the slot control groups to write in.
 _DAEMON = f"""\
@@ -102,20 +100,17 @@ OOMPolicy=continue
 LimitCORE=0
 LimitNOFILE=1048576
 KeyringMode=private
-PrivateDevices=yes
 PrivateIPC=yes
 PrivateTmp=yes
-ProtectClock=yes
-ProtectKernelModules=yes
 ProtectProc=invisible
-RestrictRealtime=yes
-MountAPIVFS=yes
+# ProtectProc brings /proc, /sys and the host's /dev; asked for by name, systemd 257 adds the sockets of the host's log
+MountAPIVFS=no
 TemporaryFileSystem=/:ro
-# shared memory and terminals of the host, which PrivateDevices leaves in place
-TemporaryFileSystem=/dev/shm:mode=1777,size=64m /dev/pts:ro
-{_SYSTEM}BindReadOnlyPaths=-/etc/resolv.conf
-BindPaths=/dev/net/tun
+# the host's have sessions' terminals, and what other programs share
+TemporaryFileSystem=/dev/pts:ro /dev/shm:mode=1777,size=64m
+DevicePolicy=closed
 DeviceAllow=/dev/net/tun rw
+{_SYSTEM}BindReadOnlyPaths=-/etc/resolv.conf
 BindPaths={_layout.docker_data("%i")} {_layout.docker_socket_directory("%i")}
 
 [Install]
@@ -201,8 +196,8 @@ def drop_in(slot: str) -> str:
     return f"{_layout.UNITS}/{_layout.docker_unit(slot)}.d/slot.conf"
 
 
-def files_of(slot: Slot, account: Account, subids: Span, systemd: int) -> dict[str, File]:
-    """Return the files of a slot's daemon by path; systemd is the version of the host's."""
+def files_of(slot: Slot, account: Account, subids: Span) -> dict[str, File]:
+    """Return the files of a slot's daemon by path."""
     name, etc = _layout.account(slot.name), _layout.docker_etc(slot.name)
     home = _layout.docker_data(slot.name)
     ranges = f"{name}:{subids[0]}:{subids[1] - subids[0]}\n"
@@ -218,7 +213,6 @@ def files_of(slot: Slot, account: Account, subids: Span, systemd: int) -> dict[s
         *("# Made by confined.slots", "[Service]", f"Slice={_layout.slice_unit(slot.name)}"),
         *(f"BindReadOnlyPaths={etc}/{each}:/etc/{each}" for each in sorted(seen)),
         *(f"BindPaths={path}" for path in open_workspaces(slot)),
-        *(["BindLogSockets=no"] if systemd >= LOG_SOCKETS_SINCE else []),
     ]
     readable = Owned(0, account.gid, 0o640)
     return {
@@ -280,7 +274,6 @@ def plan(
     accounts: t.Mapping[str, tuple[Account, Span]],
     found: Found,
     prune: Prune,
-    systemd: int,
     *,
     delete: bool = False,
 ) -> t.Iterator[Change]:
@@ -298,7 +291,7 @@ def plan(
     for slot in slots:
         if slot.docker:
             account, subids = accounts[slot.name]
-            wanted |= files_of(slot, account, subids, systemd)
+            wanted |= files_of(slot, account, subids)
             directories[_layout.docker_etc(slot.name)] = Owned(0, account.gid, 0o750)
             directories[os.path.dirname(drop_in(slot.name))] = _files.ROOT_DIRECTORY
     for path in sorted(set(found.files) - set(wanted)):
@@ -380,13 +373,6 @@ def lacks() -> list[str]:
 def present_units() -> set[str]:
     """Return those of ROOTFUL that this host has, and so may be in use."""
     return {unit for unit in ROOTFUL if any(os.path.lexists(f"{place}/{unit}") for place in UNIT_DIRECTORIES)}
-
-
-def systemd_version() -> int:
-    """Return the version of the host's systemd."""
-    done = subprocess.run(["systemctl", "--version"], capture_output=True, encoding="utf-8", check=False)
-    words = done.stdout.split()
-    return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 
 
 def _text(path: str) -> str:

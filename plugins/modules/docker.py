@@ -137,14 +137,7 @@ def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
         found = _docker.find(slots)
         changes = [
             *_docker.released(set(holds().values()), _docker.present_units()),
-            *_docker.plan(
-                slots,
-                accounts,
-                found,
-                prune,
-                _docker.systemd_version(),
-                delete=params["withdrawn_data"] == "delete",
-            ),
+            *_docker.plan(slots, accounts, found, prune, delete=params["withdrawn_data"] == "delete"),
         ]
         starting = list(_docker.to_start(slots, found, changes, prune))
         if not check_mode:
