@@ -88,19 +88,22 @@ def test_no_session_starts_while_the_daemon_is_away_and_a_bound_directory_serves
     docker: Docker,
 ) -> None:
     host = docker.host
-    going = "docker version >/dev/null && echo before; while [ ! -e go ]; do sleep 0.2; done; docker version >/dev/null && echo after"
-    host.run(f"rm -f {STATE}/{SLOT}/workspaces/main/go; setsid -f sh -c {shlex.quote(f'slotctl run {SLOT} -- -c {shlex.quote(going)} > /tmp/going 2>&1')}; sleep 3")
+    ask = "docker version >/dev/null && echo"
+    going = f"{ask} before; while [ ! -e go ]; do sleep 0.2; done; {ask} after"
+    start = f"slotctl run {SLOT} -- -c {shlex.quote(going)} > /tmp/going 2>&1"
+    host.run(f"rm -f {STATE}/{SLOT}/workspaces/main/go; setsid -f sh -c {shlex.quote(start)} </dev/null >/dev/null 2>&1")
+    host.run("sleep 3")
     host.check_output(f"systemctl stop {docker.unit}")
     try:
         refused = docker.session("echo it ran")
         assert (refused.rc, refused.stdout) == (125, "")
-        assert f"docker-unavailable: the slot's Docker daemon does not answer" in refused.stderr
+        assert "docker-unavailable: the slot's Docker daemon does not answer" in refused.stderr
         found = json.loads(host.run(f"slotctl status {SLOT} --json").stdout)
         assert [check["check"] for check in found["checks"] if check["refusal"]] == ["docker"]
         assert Docker(host, OTHER).session("true").rc == 0
     finally:
         docker.restart()
-    host.run(f"touch {STATE}/{SLOT}/workspaces/main/go; sleep 3")
+        host.run(f"touch {STATE}/{SLOT}/workspaces/main/go; sleep 3")
     assert host.check_output("cat /tmp/going") == "before\nafter"
 
 
