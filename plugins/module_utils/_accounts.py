@@ -9,6 +9,7 @@ with the tools of shadow, which lock and write those files as every other tool e
 from __future__ import annotations
 
 import dataclasses
+import os
 import functools
 import subprocess
 import typing as t

@@ -64,10 +64,12 @@ class Docker:
         return self
 
 
-def module(host: Host, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
-    """Run one of the collection's modules and return its result, failed or not."""
+def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+    """Run one of the collection's modules and return its result; AssertionError if it fails, or does not when it is to."""
     try:
         result: dict[str, t.Any] = host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
     except host.ansible.AnsibleException as failure:
         result = failure.result
+    # what testinfra reads a result from says only in its message that the module has failed
+    assert ("steps" not in result) == fails, result
     return result

@@ -144,7 +144,7 @@ def test_what_is_new_is_written_and_then_switched_on() -> None:
 def test_a_second_converge_has_nothing_to_do() -> None:
     declared = slot(NIGHTLY, NIGHTLY | {"name": "weekly"})
     assert steps(declared, converged(declared)) == []
-    assert not _schedules.reloads([], converged(declared))
+    assert not _units.reloads([], converged(declared).timers)
 
 
 def test_what_is_withdrawn_is_switched_off_before_its_files_go() -> None:
@@ -174,7 +174,7 @@ def test_a_timer_that_is_not_wholly_on_is_switched_on_unless_its_schedule_is_ref
 
 def test_units_that_a_killed_converge_left_unread_are_read() -> None:
     found = dataclasses.replace(converged(slot(NIGHTLY)), timers={"x.timer": frozenset({*ON, "stale"})})
-    assert _schedules.reloads([], found)
+    assert _units.reloads([], found.timers)
 
 
 READY = json.dumps({"ready": True, "checks": [{"check": "space", "refusal": "", "what": "much"}]})
