@@ -9,8 +9,8 @@ with the tools of shadow, which lock and write those files as every other tool e
 from __future__ import annotations
 
 import dataclasses
-import os
 import functools
+import os
 import subprocess
 import typing as t
 

@@ -13,11 +13,12 @@ import dataclasses
 import os
 import re
 import socket
+import subprocess
 import time
 import typing as t
 
 from . import _files, _layout
-from ._accounts import remove_tree, run
+from ._accounts import ENVIRONMENT, remove_tree, run
 from ._as_slot import as_slot
 from ._declarations import Invalid, Slot, calendar
 from ._files import Owned
@@ -348,6 +349,10 @@ def start(changes: t.Sequence[Change]) -> None:
     """Make the changes of `to_start`; systemd starts them side by side."""
     on = [change.step.subject for change in changes if change.step.action == "switch on"]
     again = [change.step.subject for change in changes if change.step.action == "restart"]
+    if on or again:
+        # an operator's start is not one too many, whatever there was before; fails for a unit that has not failed
+        forgiven = ("systemctl", "reset-failed", "--", *on, *again)
+        subprocess.run(forgiven, capture_output=True, env=ENVIRONMENT, check=False)
     if on:
         run(("systemctl", "enable", "--quiet", "--now", "--", *on))
     if again:

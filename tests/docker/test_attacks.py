@@ -17,11 +17,10 @@ import shlex
 import typing as t
 
 import pytest
-
 from slot_docker import OTHER, SLOT, Docker
 
 if t.TYPE_CHECKING:
-    from testinfra.host import Host
+    pass
 
 STATE = "/var/lib/confined-slots/slots"
 UNITS = "/etc/systemd/system"

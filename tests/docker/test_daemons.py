@@ -10,11 +10,9 @@ import shlex
 import typing as t
 
 import pytest
-
 from slot_docker import OTHER, PLAIN, SLOT, Docker, module
 
 if t.TYPE_CHECKING:
-    from testinfra.host import Host
 
     Declared = collections.abc.Callable[..., list[dict[str, t.Any]]]
 
@@ -141,7 +139,7 @@ def test_the_daemon_and_its_containers_are_in_the_slots_slice(docker: Docker, ot
         each.says("docker run -d --name sleeps box sleep 1000")
         try:
             found = each.host.check_output(f"systemctl show -P ControlGroup -- {shlex.quote(unit)}")
-            groups = each.host.check_output(f"for p in $(pgrep -f 'sleep 1000'); do cat /proc/$p/cgroup; done")
+            groups = each.host.check_output("for p in $(pgrep -f 'sleep 1000'); do cat /proc/$p/cgroup; done")
             assert f"{found}/{each.unit}" in groups
         finally:
             each.says("docker rm -f sleeps")

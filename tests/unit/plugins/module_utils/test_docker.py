@@ -19,6 +19,7 @@ from ansible_collections.confined.slots.plugins.module_utils._host import Accoun
 NUMBERS = (Account(20000, 20000), (200_000_000, 200_065_536))
 UNIT, TIMER = "confined-slots-docker@a-b.service", "confined-slots-prune@a-b.timer"
 ON = frozenset({"enabled", "active"})
+NEVER = Prune()
 OK = b"HTTP/1.0 200 OK\r\nApi-Version: 1.45\r\nContent-Length: 2\r\n\r\nOK"
 
 
@@ -27,14 +28,14 @@ def slot(**more: t.Any) -> Slot:
     return found
 
 
-def converged(declared: Slot, prune: Prune = Prune()) -> Found:
+def converged(declared: Slot, prune: Prune = NEVER) -> Found:
     files = _docker.shared_files(prune) | _docker.files_of(declared, *NUMBERS)
     etc, conf = _layout.docker_etc("a-b"), _docker.drop_in("a-b").rpartition("/")[0]
     units = dict.fromkeys(_docker.units_of(declared, prune), ON)
     return Found(files, {etc: Owned(0, 20000, 0o750), conf: ROOT_DIRECTORY}, units, frozenset({"a-b"}))
 
 
-def steps(declared: Slot, found: Found, prune: Prune = Prune(), **more: t.Any) -> list[tuple[str, str]]:
+def steps(declared: Slot, found: Found, prune: Prune = NEVER, **more: t.Any) -> list[tuple[str, str]]:
     changes = list(_docker.plan([declared], {"a-b": NUMBERS}, found, prune, **more))
     changes += _docker.to_start([declared], found, changes, prune)
     return [(change.step.action, change.step.subject.rpartition("/")[2]) for change in changes]
@@ -79,7 +80,8 @@ def test_the_daemon_knows_its_own_account_and_no_other() -> None:
 @pytest.mark.parametrize("what", ["drop-in", "etc", "template"])
 def test_a_daemon_whose_view_changed_is_started_anew(what: str) -> None:
     found = converged(slot())
-    path = {"drop-in": _docker.drop_in("a-b"), "etc": f"{_layout.docker_etc('a-b')}/passwd", "template": _docker.TEMPLATE}
+    passwd = f"{_layout.docker_etc('a-b')}/passwd"
+    path = {"drop-in": _docker.drop_in("a-b"), "etc": passwd, "template": _docker.TEMPLATE}
     files = {**found.files, path[what]: _docker.File(b"old\n", found.files[path[what]].owned)}
     made = steps(slot(), Found(files, found.directories, found.units))
     assert made == [("write", path[what].rpartition("/")[2]), ("restart", UNIT)]
@@ -113,7 +115,11 @@ def test_what_daemons_share_stays_while_a_slot_that_is_not_declared_has_one() ->
 def test_pruning_is_off_until_asked_for() -> None:
     prune = Prune("Sun 04:00", "24h")
     made = steps(slot(), converged(slot()), prune)
-    assert made == [("write", "confined-slots-prune@.service"), ("write", "confined-slots-prune@.timer"), ("switch on", TIMER)]
+    assert made == [
+        ("write", "confined-slots-prune@.service"),
+        ("write", "confined-slots-prune@.timer"),
+        ("switch on", TIMER),
+    ]
     assert steps(slot(), converged(slot(), prune), prune) == []
     assert steps(slot(), converged(slot(), prune))[0] == ("switch off", TIMER)
 
@@ -134,7 +140,8 @@ def test_times_that_cannot_be_are_refused(prune: Prune, said: str) -> None:
 def test_only_a_rootful_unit_that_the_host_has_not_is_held_and_only_a_held_one_left_off() -> None:
     held = [change.step.subject for change in _docker.held({"containerd.service"})]
     assert held == [_docker.hold("docker.socket"), _docker.hold("docker.service")]
-    released = [change.step for change in _docker.released({"docker.service"}, {"docker.service", "containerd.service"})]
+    present = {"docker.service", "containerd.service"}
+    released = [change.step for change in _docker.released({"docker.service"}, present)]
     assert [(step.action, step.subject) for step in released][:2] == [
         ("leave off", "docker.service"),
         ("remove", _docker.hold("docker.service")),
