@@ -58,7 +58,7 @@ BindReadOnlyPaths=-/etc/alternatives -/etc/ca-certificates -/etc/ld.so.cache -/e
 BindReadOnlyPaths=-/etc/localtime -/etc/login.defs -/etc/protocols -/etc/services -/etc/ssl/certs -/etc/ssl/openssl.cnf
 """
 
-# Not to be added: NoNewPrivileges, PrivateUsers, CapabilityBoundingSet and all that systemd 252 makes of seccomp filters
+# Not to be added: NoNewPrivileges, PrivateUsers, CapabilityBoundingSet, and what systemd 252 makes seccomp filters of
 # (PrivateDevices, ProtectClock, ProtectKernelModules, RestrictRealtime, RestrictSUIDSGID) break newuidmap;
 # ProtectKernelTunables, ProtectKernelLogs and ProtectHostname break the /proc and /sys of containers; Delegate would
 # give the slot control groups to write in.
@@ -171,8 +171,8 @@ class Found:
     """What the host has.
 
     files by path; directories of generated files; the daemons and prune timers that are not simply off, each with those
-    of `enabled`, `active`, `stale` and `outdated` (its files are newer than it) that hold; slots that have data; whether
-    slots that are not declared have daemons too.
+    of `enabled`, `active`, `stale` and `outdated` (its files are newer than it) that hold; slots that have data; others
+    tells whether slots that are not declared have daemons too.
     """
 
     files: t.Mapping[str, File]
@@ -200,13 +200,13 @@ def drop_in(slot: str) -> str:
 def files_of(slot: Slot, account: Account, subids: Span) -> dict[str, File]:
     """Return the files of a slot's daemon by path."""
     name, etc = _layout.account(slot.name), _layout.docker_etc(slot.name)
-    home = _layout.docker_data(slot.name)
+    own = f"{name}:x:{account.uid}:{account.gid}::{_layout.docker_data(slot.name)}:/bin/sh\n"
     ranges = f"{name}:{subids[0]}:{subids[1] - subids[0]}\n"
     seen = {
         "group": f"root:x:0:\n{name}:x:{account.gid}:\nnogroup:x:65534:\n",
         "hosts": "127.0.0.1 localhost\n::1 localhost\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
-        "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n{name}:x:{account.uid}:{account.gid}::{home}:/bin/sh\n",
+        "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n{own}",
         "subgid": ranges,
         "subuid": ranges,
     }
@@ -417,7 +417,7 @@ def missing(present: t.Container[str], *, restricted: bool, profiles: str) -> li
 
     restricted and profiles are whether AppArmor restricts user namespaces, and the profiles that are loaded.
     """
-    found = [f"{path} is not there [install the package {package}]" for path, package in PROGRAMS if path not in present]
+    found = [f"{path} is not there [install the package {name}]" for path, name in PROGRAMS if path not in present]
     if restricted and not re.search(r"^rootlesskit ", profiles, re.MULTILINE):
         found.append(
             "rootlesskit-not-permitted: this kernel restricts user namespaces, and no AppArmor profile 'rootlesskit' is"

@@ -11,8 +11,8 @@ module: docker
 short_description: Keep a rootless Docker daemon for each slot that asks for one
 version_added: 0.1.0
 description:
-  - Keeps a system service for each slot with O(slots[].docker), whose mount view has the slot's workspaces, the daemon's
-    data and the distribution's programs, and nothing else of the host; waits until each daemon answers.
+  - Keeps a system service for each slot with O(slots[].docker), whose mount view has the slot's workspaces, the
+    daemon's data and the distribution's programs, and nothing else of the host; waits until each daemon answers.
   - A daemon whose view changed (a workspace was added, say) is started anew, which ends its containers; those with a
     restart policy come back.
   - The daemon of a slot that is not enabled, or that no longer has O(slots[].docker), is stopped and does not start at
@@ -21,8 +21,8 @@ description:
 options:
   state:
     description:
-      - V(held) is for before the packages are installed. It keeps the rootful daemon that they would start from starting,
-        where the host has none yet.
+      - V(held) is for before the packages are installed. It keeps the rootful daemon that they would start from
+        starting, where the host has none yet.
       - V(present) leaves such a daemon switched off, and keeps the slots' own.
     type: str
     choices: [held, present]
@@ -100,13 +100,12 @@ from ..module_utils._steps import as_result
 
 def hold(slots: t.Sequence[Slot], check_mode: bool) -> list[_docker.Change]:
     """Hold back what the packages would start; return the changes."""
-    found = _docker.Found({}, {}, {})
+    if not any(slot.docker for slot in slots):
+        return []
     held = holds()
     changes = [each for each in _docker.held(_docker.present_units()) if each.step.subject not in held]
-    if not any(_docker.wants(slot) for slot in slots):
-        return []
     if not check_mode:
-        _docker.apply(changes, found)
+        _docker.apply(changes, _docker.Found({}, {}, {}))
     return changes
 
 

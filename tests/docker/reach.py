@@ -100,9 +100,9 @@ def devices() -> bool:
     """Reach a device that is none of those every program has."""
     known = ("full", "null", "ptmx", "random", "tty", "urandom", "zero", "net/tun")
     for path in glob.glob("/dev/*") + glob.glob("/dev/*/*"):
-        mode = os.lstat(path).st_mode
-        if (stat.S_ISBLK(mode) or stat.S_ISCHR(mode)) and not path.endswith(known):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            mode = os.lstat(path).st_mode
+            if (stat.S_ISBLK(mode) or stat.S_ISCHR(mode)) and not path.endswith(known):
                 os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
                 return True
     with contextlib.suppress(OSError):

@@ -53,7 +53,8 @@ class Docker:
         """Wait until the daemon answers, as slotctl sees it."""
         ask = f"slotctl status {self.slot} --json"
         ready = "import json, sys; sys.exit(any(c['refusal'] for c in json.load(sys.stdin)['checks']))"
-        loop = f"for _ in $(seq {PATIENCE}); do {ask} | python3 -c {shlex.quote(ready)} && exit 0; sleep 1; done; exit 1"
+        look = f"{ask} | python3 -c {shlex.quote(ready)} && exit 0"
+        loop = f"for _ in $(seq {PATIENCE}); do {look}; sleep 1; done; exit 1"
         done = self.host.run(f"sh -c {shlex.quote(loop)}")
         assert done.rc == 0, self.host.run(f"journalctl -b -n 20 -u {self.unit}").stdout
 
@@ -65,7 +66,7 @@ class Docker:
 
 
 def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
-    """Run one of the collection's modules and return its result; AssertionError if it fails, or does not when it is to."""
+    """Run one of the collection's modules and return its result; AssertionError if it fails, or not, against fails."""
     try:
         result: dict[str, t.Any] = host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
     except host.ansible.AnsibleException as failure:

@@ -71,7 +71,8 @@ def test_published_ports_are_on_the_hosts_loopback_only(docker: Docker) -> None:
 
 def test_a_narrower_workspace_and_a_slot_without_docker_have_no_way_to_a_daemon(docker: Docker) -> None:
     for slot, options in ((SLOT, ["--workspace", "tight"]), (PLAIN, [])):
-        seen = Docker(docker.host, slot).says("echo $DOCKER_HOST; ls -d /run/confined-slots-docker 2>&1; true", *options)
+        script = "echo $DOCKER_HOST; ls -d /run/confined-slots-docker 2>&1; true"
+        seen = Docker(docker.host, slot).says(script, *options)
         assert seen == "\nls: cannot access '/run/confined-slots-docker': No such file or directory\n"
 
 
@@ -89,7 +90,8 @@ def test_no_session_starts_while_the_daemon_is_away_and_a_bound_directory_serves
     ask = "docker version >/dev/null && echo"
     going = f"{ask} before; while [ ! -e go ]; do sleep 0.2; done; {ask} after"
     start = f"slotctl run {SLOT} -- -c {shlex.quote(going)} > /tmp/going 2>&1"
-    host.run(f"rm -f {STATE}/{SLOT}/workspaces/main/go; setsid -f sh -c {shlex.quote(start)} </dev/null >/dev/null 2>&1")
+    host.run(f"rm -f {STATE}/{SLOT}/workspaces/main/go")
+    host.run(f"setsid -f sh -c {shlex.quote(start)} </dev/null >/dev/null 2>&1")
     host.run("sleep 3")
     host.check_output(f"systemctl stop {docker.unit}")
     try:
@@ -156,7 +158,8 @@ def test_the_limits_of_the_slice_hold_for_containers(docker: Docker) -> None:
 
 
 def test_logs_of_containers_are_bounded_unless_they_ask_for_more(docker: Docker) -> None:
-    asked = "docker run -d --name logs box true; docker inspect -f '{{json .HostConfig.LogConfig}}' logs; docker rm -f logs"
+    inspect = "docker inspect -f '{{json .HostConfig.LogConfig}}' logs"
+    asked = f"docker run -d --name logs box true; {inspect}; docker rm -f logs"
     found = json.loads(docker.says(asked).split("\n")[1])
     assert found == {"Type": "json-file", "Config": {"max-file": "3", "max-size": "10m"}}
 
@@ -210,11 +213,14 @@ def test_a_slot_that_is_off_has_no_daemon_and_keeps_its_data(docker: Docker, dec
     assert docker.says("docker image inspect -f found box") == "found\n"
 
 
-def test_a_withdrawn_daemon_leaves_no_unit_and_its_data_until_they_are_to_go(docker: Docker, declared: Declared) -> None:
+def test_a_withdrawn_daemon_leaves_no_unit_and_its_data_until_they_are_to_go(
+    docker: Docker, declared: Declared
+) -> None:
     host, slots = docker.host, declared(SLOT, docker=False)
     module(host, "docker", slots=slots)
     try:
-        assert host.run(f"ls -d /etc/systemd/system/{docker.unit}.d /etc/confined-slots/slots.d/{SLOT}/docker").stdout == ""
+        units, policy = f"/etc/systemd/system/{docker.unit}.d", f"/etc/confined-slots/slots.d/{SLOT}/docker"
+        assert host.run(f"ls -d {units} {policy}").stdout == ""
         assert host.file(f"{STATE}/{SLOT}/docker/data").exists
         assert module(host, "docker", slots=slots)["changed"] is False
         module(host, "docker", slots=slots, withdrawn_data="delete")
@@ -226,7 +232,9 @@ def test_a_withdrawn_daemon_leaves_no_unit_and_its_data_until_they_are_to_go(doc
     docker.with_image()
 
 
-def test_what_nothing_uses_is_dropped_by_a_timer_that_is_off_until_asked_for(docker: Docker, declared: Declared) -> None:
+def test_what_nothing_uses_is_dropped_by_a_timer_that_is_off_until_asked_for(
+    docker: Docker, declared: Declared
+) -> None:
     host, unit = docker.host, f"confined-slots-prune@{SLOT}"
     assert not host.file("/etc/systemd/system/confined-slots-prune@.timer").exists
     module(host, "docker", slots=declared(), prune_calendar="Sun 04:00", prune_until="1m")

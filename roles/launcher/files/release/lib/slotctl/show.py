@@ -18,6 +18,7 @@ from .tables import pairs, table
 
 Json = dict[str, t.Any]
 
+DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -124,7 +125,7 @@ def show_policy(found: Json) -> str:
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
-        *([("docker", "a daemon of its own, which sees the workspaces that are not narrower")] if found.get("docker") else []),
+        *([("docker", DAEMON)] if found.get("docker") else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),
