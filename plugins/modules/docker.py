@@ -96,9 +96,10 @@ from ..module_utils._files import UnsafePath, names
 from ..module_utils._host import UNKNOWN, Account
 from ..module_utils._ledger import Span
 from ..module_utils._steps import as_result
+from ..module_utils._units import Change
 
 
-def hold(slots: t.Sequence[Slot], check_mode: bool) -> list[_docker.Change]:
+def hold(slots: t.Sequence[Slot], check_mode: bool) -> list[Change]:
     """Hold back what the packages would start; return the changes."""
     if not any(slot.docker for slot in slots):
         return []

@@ -115,8 +115,8 @@ def writes() -> bool:
     """Change what runs next: the distribution, its accounts, the root."""
     libc = ctypes.CDLL(None, use_errno=True)
     bind_remount = 4096 | 32
-    for path in (b"/", b"/usr", b"/etc/passwd"):
-        libc.mount(b"none", path, None, bind_remount, None)
+    for mounted in (b"/", b"/usr", b"/etc/passwd"):
+        libc.mount(b"none", mounted, None, bind_remount, None)
     for path in ("/marker", "/usr/marker", "/opt/marker"):
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT))

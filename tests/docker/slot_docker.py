@@ -53,16 +53,19 @@ class Docker:
         """Wait until the daemon answers, as slotctl sees it."""
         ask = f"slotctl status {self.slot} --json"
         ready = "import json, sys; sys.exit(any(c['refusal'] for c in json.load(sys.stdin)['checks']))"
-        look = f"{ask} | python3 -c {shlex.quote(ready)} && exit 0"
-        loop = f"for _ in $(seq {PATIENCE}); do {look}; sleep 1; done; exit 1"
-        done = self.host.run(f"sh -c {shlex.quote(loop)}")
-        assert done.rc == 0, self.host.run(f"journalctl -b -n 20 -u {self.unit}").stdout
+        soon(self.host, f"{ask} | python3 -c {shlex.quote(ready)}")
 
     def with_image(self) -> Docker:
         """Give the daemon the test's image, unless it has it."""
         self.wait()
         self.says(f"docker image inspect box >/dev/null 2>&1 || {{ {IMAGE} }}")
         return self
+
+
+def soon(host: Host, command: str) -> str:
+    """Return what a command prints as soon as it succeeds; AssertionError if it does not."""
+    loop = f"for _ in $(seq {PATIENCE}); do {command} && exit 0; sleep 0.5; done; exit 1"
+    return str(host.check_output(f"sh -c {shlex.quote(loop)}"))
 
 
 def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:

@@ -186,7 +186,8 @@ class Run:
 
     def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
         self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
-        self.mode = json.loads(value(records, "policy"))["mode"]
+        policy = json.loads(value(records, "policy"))
+        self.mode, self.docker = policy["mode"], bool(policy.get("docker"))
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
             self.source = file.read()
@@ -232,6 +233,7 @@ class Run:
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
             "network": "private" if values(self.records, "network") else "none" if alone else "host",
             "mode": self.mode,
+            "docker": [_layout.docker_socket_directory(self.slot)] if self.docker else [],
             "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
             "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,
