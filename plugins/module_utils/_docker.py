@@ -103,8 +103,8 @@ LimitNOFILE=1048576
 KeyringMode=private
 PrivateIPC=yes
 PrivateTmp=yes
+# brings /proc, /sys and the host's /dev; asked for by name, systemd 257 adds the sockets of the host's log
 ProtectProc=invisible
-# ProtectProc brings /proc, /sys and the host's /dev; asked for by name, systemd 257 adds the sockets of the host's log
 MountAPIVFS=no
 TemporaryFileSystem=/:ro
 # the host's have sessions' terminals, and what other programs share

@@ -35,7 +35,7 @@ SERVE = f"""
 import os, socket, time
 os.openpty()
 listeners = socket.create_server(("127.0.0.1", {PORT})), socket.socket(socket.AF_UNIX)
-listeners[1].bind("\\0{PORT}"); listeners[1].listen()
+listeners[1].bind(b"\\0" + b"{PORT}"); listeners[1].listen()
 time.sleep(600)
 """
 
@@ -51,7 +51,7 @@ MUTATIONS = {
     "terminals": ("TemporaryFileSystem=/dev/pts:ro ", "TemporaryFileSystem="),
     "loopback": ("UMask=0077", "UMask=0077\nEnvironment=DOCKERD_ROOTLESS_ROOTLESSKIT_DISABLE_HOST_LOOPBACK=false"),
     "signals": ("_FLAGS=--pidns", "_FLAGS="),
-    "processes": ("ProtectProc=invisible", "ProcSubset=all\nMountAPIVFS=yes\nBindLogSockets=no"),
+    "processes": ("ProtectProc=invisible\nMountAPIVFS=no", "MountAPIVFS=yes\nBindLogSockets=no"),
 }
 
 
@@ -61,6 +61,7 @@ def reached(docker: Docker) -> list[str]:
     wait = "trap 'echo hit > was-hit' USR1; until [ -e end ]; do sleep 0.2; done; rm end"
     host.run(f"rm -f {marker}; touch /dev/shm/marker-of-the-host")
     listening = host.check_output(f"python3 -c {shlex.quote(SERVE)} >/dev/null 2>&1 & echo $!")
+    soon(host, f"ss -Hlx | grep -q @{PORT}")
     host.run(f"setsid -f slotctl run {SLOT} -- -c {shlex.quote(wait)} </dev/null >/dev/null 2>&1")
     try:
         soon(host, f"pgrep -u slot-{SLOT} -f '^/bin/bash .*was-hit'")
