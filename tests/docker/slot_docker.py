@@ -19,7 +19,7 @@ mkdir -p /tmp/image/bin && cp /bin/busybox /tmp/image/bin/ && cd /tmp/image/bin
 for name in $(./busybox --list | grep -vx busybox); do ln -s busybox "$name"; done
 tar -C /tmp/image -c . | docker import - box
 """
-PATIENCE = 180
+PATIENCE = 120
 
 
 @dataclasses.dataclass(frozen=True)

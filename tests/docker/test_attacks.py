@@ -59,13 +59,12 @@ def reached(docker: Docker) -> list[str]:
     """Return what a container of the slot reaches of the host, by reach.py."""
     host, marker = docker.host, f"{STATE}/{SLOT}/workspaces/main/was-hit"
     wait = "trap 'echo hit > was-hit' USR1; until [ -e end ]; do sleep 0.2; done; rm end"
-    host.run(f"rm -f {marker}; touch /dev/shm/marker-of-the-host")
+    host.run(f"rm -f {marker} {STATE}/{SLOT}/workspaces/main/end; touch /dev/shm/marker-of-the-host")
     listening = host.check_output(f"python3 -c {shlex.quote(SERVE)} >/dev/null 2>&1 & echo $!")
     soon(host, f"ss -Hlx | grep -q @{PORT}")
     host.run(f"setsid -f slotctl run {SLOT} -- -c {shlex.quote(wait)} </dev/null >/dev/null 2>&1")
     try:
-        soon(host, f"pgrep -u slot-{SLOT} -f '^/bin/bash .*was-hit'")
-        pid = host.check_output(f"pgrep --newest -u slot-{SLOT} -f 'trap .*was-hit'")
+        pid = soon(host, f"pgrep --newest -u slot-{SLOT} -f '^[^ ]*bash .*was-hit'")
         program = base64.b64encode((pathlib.Path(__file__).parent / "reach.py").read_bytes()).decode()
         run = f"docker run --rm {MOST} -v /:/host box chroot /host /usr/bin/python3 $PWD/reach.py {SLOT} {pid} {PORT}"
         found: list[str] = json.loads(docker.says(f"echo {program} | base64 -d > reach.py; {run}"))
