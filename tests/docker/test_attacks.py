@@ -107,6 +107,8 @@ def test_es_02_with_its_line_of_the_unit_changed_exactly_that_row_fails(docker: 
     if row == "loopback" and docker.host.run(f"grep -q DISABLE_HOST_LOOPBACK {SCRIPT}").rc != 0:
         pytest.skip("a switch is missing: this Docker's script always keeps containers from the host's loopback")
     with changed(docker, line, by):
+        if row == "signals" and "mount proc" in docker.session("docker run --rm --pid=host box true").stderr:
+            pytest.skip("a runc is missing that shares processes without mounting a /proc, which the unit's own denies")
         assert reached(docker) == [row]
 
 
