@@ -394,17 +394,23 @@ def held(present: t.Container[str]) -> t.Iterator[Change]:
         if unit not in present:
             text = "# Made by confined.slots: its package is being installed for rootless daemons\n"
             file = File(f"{text}[Unit]\nConditionPathExists=!/\n".encode(), UNIT)
+            directory, owned = os.path.dirname(hold(unit)), _files.ROOT_DIRECTORY
+            yield Change(Step(directory, "keep directory", after=str(owned)), None, owned)
             yield Change(Step(hold(unit), "write", None, file.content.decode()), file)
 
 
-def released(holds: t.Container[str], present: t.Container[str]) -> t.Iterator[Change]:
-    """Yield what leaves a unit that was held switched off, and not held any more."""
+def released(holds: t.Mapping[str, bool], present: t.Container[str]) -> t.Iterator[Change]:
+    """Yield what leaves a unit that was held switched off, and not held any more.
+
+    holds has the units that are held, and whether the file that does it is the only one in its directory.
+    """
     for unit in ROOTFUL:
         if unit in holds:
             if unit in present:
                 yield Change(Step(unit, "leave off", "as its package installed it"))
             yield Change(Step(hold(unit), "remove", "present"))
-            yield Change(Step(os.path.dirname(hold(unit)), "remove directory", "present"))
+            if holds[unit]:
+                yield Change(Step(os.path.dirname(hold(unit)), "remove directory", "present"))
 
 
 def hold(unit: str) -> str:

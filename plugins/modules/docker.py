@@ -103,22 +103,17 @@ def hold(slots: t.Sequence[Slot], check_mode: bool) -> list[Change]:
     """Hold back what the packages would start; return the changes."""
     if not any(slot.docker for slot in slots):
         return []
-    held = holds()
-    changes = [each for each in _docker.held(_docker.present_units()) if each.step.subject not in held]
+    changes = list(_docker.held({*_docker.present_units(), *holds()}))
     if not check_mode:
         _docker.apply(changes, _docker.Found({}, {}, {}))
     return changes
 
 
-def holds() -> dict[str, str]:
-    """Return the units that are held back, by the file that does it."""
-    there = names(_layout.UNITS)
-    directories = {unit: f"{unit}.d" for unit in _docker.ROOTFUL if f"{unit}.d" in there}
-    return {
-        _docker.hold(unit): unit
-        for unit, directory in directories.items()
-        if _docker.HOLD in names(f"{_layout.UNITS}/{directory}")
-    }
+def holds() -> dict[str, bool]:
+    """Return the units that are held back, with whether the file that does it is the only one in its directory."""
+    there = [unit for unit in _docker.ROOTFUL if f"{unit}.d" in names(_layout.UNITS)]
+    files = {unit: names(f"{_layout.UNITS}/{unit}.d") for unit in there}
+    return {unit: files[unit] == [_docker.HOLD] for unit in there if _docker.HOLD in files[unit]}
 
 
 def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
@@ -136,7 +131,7 @@ def converge(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
         accounts = {slot.name: numbers_of(slot, predict=check_mode) for slot in slots if slot.docker}
         found = _docker.find(slots)
         changes = [
-            *_docker.released(set(holds().values()), _docker.present_units()),
+            *_docker.released(holds(), _docker.present_units()),
             *_docker.plan(slots, accounts, found, prune, delete=params["withdrawn_data"] == "delete"),
         ]
         starting = list(_docker.to_start(slots, found, changes, prune))
