@@ -42,6 +42,11 @@ _FILES = "file rwlkm /{**,},"
 _BUILDS = "capability, mount, umount, pivot_root,"
 
 
+def label(*, nested: bool) -> str:
+    """Return the label of what runs in a session."""
+    return f"{NESTING_BWRAP}//&{NESTING_PAYLOAD}" if nested else f"{BWRAP}//&{PAYLOAD}"
+
+
 def text(abi: str) -> str:
     """Return the file of profiles for an ABI of ABIS: without rules that the host's parser does not know."""
     new = abi == MEDIATES_NAMESPACES
@@ -68,9 +73,9 @@ def text(abi: str) -> str:
             ),
             # pasta and ip(8), in the network namespace of a sandbox that waits for them
             *_profile(NETWORK, "", *common, "ptrace,", builds, "/{usr/,}{s,}bin/* ix,"),
-            *_profile(BWRAP, "", *common, "ptrace,", builds, f"/** px -> {BWRAP}//&{PAYLOAD},"),
+            *_profile(BWRAP, "", *common, "ptrace,", builds, f"/** px -> {label(nested=False)},"),
             # without `peer` the payload could trace its sandbox's first process, which may do all of the above
-            *_profile(PAYLOAD, "", *common, f"ptrace peer={BWRAP}//&{PAYLOAD},", "/** ix,"),
+            *_profile(PAYLOAD, "", *common, f"ptrace peer={label(nested=False)},", "/** ix,"),
             # nested_sandbox: what /usr/bin/bwrap runs in there is held as any payload is
             *_profile(
                 NESTING_BWRAP,
@@ -78,14 +83,14 @@ def text(abi: str) -> str:
                 *common,
                 "ptrace,",
                 builds,
-                f"/** px -> {NESTING_BWRAP}//&{NESTING_PAYLOAD},",
+                f"/** px -> {label(nested=True)},",
                 f"{INNER} px -> {NESTING_BWRAP}//&{INNER_BWRAP},",
             ),
             *_profile(
                 NESTING_PAYLOAD,
                 "",
                 *common,
-                f"ptrace peer={NESTING_BWRAP}//&{NESTING_PAYLOAD},",
+                f"ptrace peer={label(nested=True)},",
                 "/** ix,",
                 f"{INNER} px -> {INNER_BWRAP},",
             ),
