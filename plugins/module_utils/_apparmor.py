@@ -105,7 +105,7 @@ def find(root: str = "") -> Found:
         tuple(sorted(os.listdir(abis))) if os.path.isdir(abis) else (),
         None if content is None else content.decode("utf-8", "replace"),
         loaded,
-        # the parser has a file's profiles in the order of their names; each came by itself, or all at once from its cache
+        # the parser orders them by name; each came by itself, or all at once from its cache
         sha256(b"".join(dict.fromkeys(blobs[name] for name in sorted(blobs)))),
         tuple(others),
     )

@@ -20,7 +20,7 @@ ALLOW_ALL = "0600000000" + "00ff7f"
 UNCHECKED_MOUNTS = "_launch.check_mounts = lambda records, workspace: None"
 UNCHECKED_LABEL = "_launch.check_label = lambda records: None"
 # What the seccomp filter stops.
-FILTERED = frozenset({"keyrings", "odd-sockets", "terminal"})
+FILTERED = frozenset({"kernel-doors", "keyrings", "odd-sockets", "terminal"})
 
 PATCHES = {
     "descriptors": "_launch.close_all_but = lambda keep: None",

@@ -48,6 +48,7 @@ CLAIMS = {
     "host-process": "no process of the host is visible",
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
     "label": "is held by the AppArmor profile of a session",
+    "kernel-doors": "no bpf, io_uring, perf events or userfaultfd",
     "keyrings": "no kernel keyring, which slots would share",
     "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
