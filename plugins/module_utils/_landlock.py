@@ -25,8 +25,10 @@ if ($made < 0 || syscall(446, $made, 0) != 0) {
     exit 125;
 }
 $SIG{$_} = 'DEFAULT' for @signals;
-exec { $ARGV[0] } @ARGV or print STDERR "$ARGV[0]: $!\\n";
-exit($!{ENOENT} ? 127 : 126);
+exec { $ARGV[0] } @ARGV;
+my $status = $!{ENOENT} ? 127 : 126;
+print STDERR "$ARGV[0]: $!\\n";
+exit $status;
 """
 
 
