@@ -52,9 +52,10 @@ class Guest:
         """Return how a session of a slot with the provider shell went, its CLI given a script."""
         return self.asked(f"slotctl run {slot} {' '.join(arguments)} -- -c {shlex.quote(script)} </dev/null")
 
-    def module(self, name: str, **arguments: t.Any) -> dict[str, t.Any]:
+    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
         """Return the result of a module of the collection, run on the guest with the slots that are declared."""
         words = ["ansible", f"--inventory={self.inventory}", "--module-name", f"confined.slots.{name}", "all", "-o"]
+        words += ["--check"] if check else []
         given = {"slots": "{{ slots | confined.slots.without_secrets }}", **arguments}
         done = subprocess.run(
             [*words, f"--args={json.dumps(given)}"],

@@ -95,7 +95,7 @@ def test_the_settings_of_the_host_are_as_the_distribution_has_them(guest: t.Any)
 def test_a_setting_that_forbids_namespaces_is_named_and_left_as_it_is(guest: t.Any, setting: str) -> None:
     before = guest.run(f"sysctl -n {setting}; sysctl -q {setting}=0").strip()
     try:
-        refused = guest.module("apparmor")
+        refused = guest.module("apparmor", confine_slots=True)
         after = guest.run(f"sysctl -n {setting}").strip()
         session = guest.session("coder", "true")
     finally:
@@ -112,13 +112,13 @@ def test_bw_03_a_foreign_profile_for_the_launchers_path_is_reported_and_left_alo
     foreign, file = FOREIGN.format(path="/opt/confined-slots/releases/*/bin/slot-launcher"), "/etc/apparmor.d/other"
     guest.run(f"cat > {file} && cp -p {PROFILES} /root/before", given=foreign)
     try:
-        refused = guest.module("apparmor")
+        refused = guest.module("apparmor", confine_slots=True)
         assert refused["msg"].startswith("apparmor-conflict: profile other-vendor (/etc/apparmor.d/other) attaches to")
         assert guest.run(f"cat {file}") == foreign
         assert guest.run(f"cmp {PROFILES} /root/before && systemctl is-active apparmor").strip() == "active"
     finally:
         guest.run(f"rm {file}")
-    assert not guest.module("apparmor")["changed"]
+    assert not guest.module("apparmor", confine_slots=True)["changed"]
 
 
 def test_bw_03_a_foreign_profile_for_the_distributions_bwrap_changes_nothing(guest: t.Any) -> None:
@@ -132,7 +132,7 @@ def test_bw_03_a_foreign_profile_for_the_distributions_bwrap_changes_nothing(gue
 
 def test_bw_04_all_profiles_of_the_host_load_with_ours_among_them(guest: t.Any) -> None:
     guest.run("systemctl reload apparmor && systemctl is-active apparmor")
-    assert not guest.module("apparmor")["changed"]
+    assert not guest.module("apparmor", confine_slots=True)["changed"]
 
 
 def test_profiles_that_were_changed_or_unloaded_behind_our_back_are_loaded_again(
@@ -140,10 +140,10 @@ def test_profiles_that_were_changed_or_unloaded_behind_our_back_are_loaded_again
 ) -> None:
     text = guest.run(f"cat {PROFILES}")
     profiles(text.replace("  ptrace peer=", "  ptrace, # peer="))
-    predicted = guest.module("apparmor", _ansible_check_mode=True)
+    predicted = guest.module("apparmor", check=True, confine_slots=True)
     assert [step["action"] for step in predicted["steps"]] == ["load"]
-    assert [step["action"] for step in guest.module("apparmor")["steps"]] == ["load"]
-    assert not guest.module("apparmor")["changed"]
+    assert [step["action"] for step in guest.module("apparmor", confine_slots=True)["steps"]] == ["load"]
+    assert not guest.module("apparmor", confine_slots=True)["changed"]
 
 
 def test_profiles_are_not_taken_from_under_a_running_session(guest: t.Any) -> None:

@@ -78,7 +78,8 @@ def mutations(
         expected = FILTERED if probe == "terminal" else frozenset([probe])
         groups = "adm" if probe == "groups" else ""
         without = Mutation(f"launcher without its check of {probe}", expected, records, patch=patch, groups=groups)
-        # what the sandbox's first process has in its environment, the profile hides as well
+        if probe == "environment":  # the other walls hide as well what the sandbox's first process has in it
+            without = _without_landlock(without)
         yield outside(without) if probe == "environment" and profile else dataclasses.replace(without, profile=profile)
     if profile:
         yield Mutation("launcher outside of its profile", frozenset(), records, without_start=True, patch="pass")
@@ -109,7 +110,7 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
         elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
         elif keyword == "landlock" and not offline(rest):
-            yield Mutation("no Landlock", frozenset(["abstract-sockets"]), rest)
+            yield _without_landlock(Mutation("no Landlock", frozenset(), records))
         elif keyword == "network":
             yield Mutation("no way out of its network", frozenset(["private-network"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
@@ -123,6 +124,13 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
         elif keyword == "flag" and (words[0] != "--unshare-user" or ("flag", "--disable-userns") in rest):
             # bwrap makes a user namespace anyhow; --disable-userns asks for it in so many words
             yield _without_flag(words[0], rest)
+
+
+def _without_landlock(mutation: Mutation) -> Mutation:
+    """Return the mutation without Landlock; where the network is the host's, abstract sockets answer then."""
+    rest = tuple(record for record in mutation.records if record[0] != "landlock")
+    more = frozenset() if rest == mutation.records or offline(rest) else frozenset(["abstract-sockets"])
+    return dataclasses.replace(mutation, expected=mutation.expected | more, records=rest)
 
 
 def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
