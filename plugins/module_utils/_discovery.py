@@ -40,23 +40,28 @@ FORKS = ("clone", "clone3", "fork", "vfork")
 TRACED = (*CALLS, *FORKS, "ptrace")
 
 OWN = ("proc", "dev", "tmpfs", "run", "home", "workspace")  # made anew for the session, or its very own
+REFUSALS = ("EACCES", "ECONNREFUSED", "ENOENT", "ENOTDIR", "EPERM", "EROFS")
 MOST_ACCESSES = 1_000_000
 MOST_REFUSED = 2000
 _WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 _LINE = re.compile(r"([0-9]+) +(.*)")
 _END = re.compile(r"\+\+\+ (?:exited with [0-9]+|killed by [A-Z0-9_]+(?: \(core dumped\))?) \+\+\+")
-_SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid [0-9]+ \+\+\+")
+_SIGNAL = re.compile(r"--- (?:SIG\w+ \{.*\}|stopped by SIG\w+) ---")
+_SUPERSEDED = re.compile(r"\+\+\+ superseded by execve in pid ([0-9]+) \+\+\+")
 _MOVED = re.compile(r"(.*) <pid changed to ([0-9]+) \.\.\.>")
-_RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)")
-_CALL = re.compile(r"(\w+)\((.*)\) += (\S+)(?: (E[A-Z0-9]+))?(?: .*)?")
+_RESUMED = re.compile(r"<\.\.\. ([\w?]+) resumed>(.*)")
+_CALL = re.compile(r"([\w?]+)\((.*)\) += (\S+)(?: (E[A-Z0-9]+))?(?: .*)?")
 _ARGUMENT = re.compile(r"(?:[^,{}\[\]()]|\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\))+")
 _HEX = r"((?:\\x[0-9a-f]{2})*)"
 _NAME = re.compile(rf'"{_HEX}"')
 _PLACE = re.compile(rf"(?:AT_FDCWD|[0-9]+)<{_HEX}>(?:\(deleted\))?")
 _ADDRESS = re.compile(rf'sin6?_port=htons\(([0-9]+)\).*?"{_HEX}"')
 _SOCKET = re.compile(rf'sun_path=(@?)"{_HEX}"')
+_BEGUN = re.compile(r"[\w?]+\(")
+UNKNOWN = "???"  # the call of a thread that another one's execve ends
 UNFINISHED = " <unfinished ...>"
-WARY = "a program asked for a trace itself (ptrace), so it could tell that it is traced, and do something else than it does"
+SHUT = "its owner and mode keep the slot's account from it"
+WARY = "a program used ptrace, which tells it that it is traced: it may have done something else because of that"
 
 
 class Access(t.NamedTuple):
@@ -95,28 +100,30 @@ def is_forbidden(path: str) -> bool:
 
 
 def candidate(trace: Trace, policy: Json, host: t.Mapping[str, Json]) -> Json:
-    """Return what a person is to judge; host has what stands outside where the CLI was refused, as fields of Source.
+    """Return what a person is to judge; host has what stands outside where the CLI was refused.
+
+    host, by path: `source` (the fields of a Source, of where the path leads), `shut` (the account may not read it).
 
     wanted: what could be declared; barred: what is there and cannot be, with the reason; network: what it connected to;
     forgotten: what it wrote into a HOME that is gone by now; unused: binds of the policy in which nothing was touched.
     """
     failed: dict[str, list[Access]] = {}
     for each in trace.accesses:
-        if each.error:
+        if each.error in REFUSALS:
             failed.setdefault(each.what, []).append(each)
-    there: dict[str, Source] = {}
+    there: dict[str, tuple[Source, bool]] = {}
     tried: dict[str, set[tuple[str, str, str]]] = {}
     for path in refused(trace, policy):
-        source = Source(**host[path]) if path in host else Source(path, "missing")
+        source = Source(**host[path]["source"]) if path in host else Source(path, "missing")
         if source.kind != "missing":
-            there[source.path] = source
+            there[source.path] = (source, host[path]["shut"])
             tried.setdefault(source.path, set()).update((each.kind, path, each.error) for each in failed[path])
     wanted: list[Json] = []
     barred: list[Json] = []
-    for path, source in there.items():
+    for path, (source, shut) in there.items():
         mode = "rw" if any(kind == "write" for kind, _unused, _error in tried[path]) else "ro"
         entry = {"path": path, "tried": sorted(f"{kind} {asked}: {error}" for kind, asked, error in tried[path])}
-        why = _why_not(source, mode)
+        why = _why_not(source, mode) or (SHUT if shut else "")
         if why:
             barred.append(entry | {"why": why})
         else:
@@ -180,11 +187,17 @@ class _Reader:
 
     def _line(self, process: str, text: str) -> bool:
         """Take one line in; return whether it is one that strace writes."""
+        if _SIGNAL.fullmatch(text):
+            return True
         if not self.first:
             self.first = process
             if not text.startswith(f'execve("{_in_hex(self.launcher)}"'):
                 self.faults["it does not begin with the launcher"] = True
-        if _SUPERSEDED.fullmatch(text):
+        superseded = _SUPERSEDED.fullmatch(text)
+        if superseded:  # a thread executes a program: it goes on under the number of its process
+            self.running[superseded[1]] = False
+            if begun := self.pending.pop(superseded[1], ""):
+                self.pending[process] = begun
             return process in self.running
         if _END.fullmatch(text):
             self.running[process] = False
@@ -192,7 +205,7 @@ class _Reader:
             return True
         self.running[process] = True
         moved, resumed = _MOVED.fullmatch(text), _RESUMED.fullmatch(text)
-        if moved:  # a thread has executed a program: it goes on under the number of its process
+        if moved:  # the same, where no other line came between
             self.running[process] = False
             self.pending[moved[2]] = moved[1]
             return True
@@ -203,9 +216,9 @@ class _Reader:
             text = begun + resumed[2]
         if text.endswith(UNFINISHED):
             self.pending[process] = text.removesuffix(UNFINISHED)
-            return re.match(r"\w+\(", text) is not None
+            return _BEGUN.match(text) is not None
         call = _CALL.fullmatch(text.replace(f"{UNFINISHED})", ")"))
-        if call is None or call[1] not in TRACED:
+        if call is None or call[1] not in (*TRACED, UNKNOWN):
             return False
         self._call(process, call[1], _ARGUMENT.findall(call[2]), call[2], call[3], call[4] or "")
         return True
@@ -217,12 +230,10 @@ class _Reader:
                 self.faults["a program started a process that cannot be traced"] = True
             self.children.setdefault(process, []).append(result)
         elif name == "ptrace":
-            self.faults[
-                "a program asked whether it is traced (ptrace), and may have done something else because of it"
-            ] = True
+            self.faults[WARY] = True
         elif name == "connect":
             self._note(process, Access("connect", _address(text), error))
-        else:
+        elif name in CALLS:
             kind, places = CALLS[name]
             if kind == "open":
                 kind = "write" if name == "creat" or _WRITES.search(text) else "read"
@@ -266,7 +277,7 @@ class _Reader:
 
 
 def _is_refused(access: Access, policy: Json) -> bool:
-    if not access.error or not access.what.startswith("/"):
+    if access.error not in REFUSALS or not access.what.startswith("/"):
         return False
     mount = _mount_of(access.what, policy)
     return mount is None or not (mount["kind"] in OWN or mount.get("mode") == "rw")

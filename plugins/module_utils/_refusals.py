@@ -15,6 +15,7 @@ CODES = (
     "capability-missing",
     "credential-malformed",
     "credential-missing",
+    "discovery-incomplete",
     "docker-unavailable",
     "launcher-tampered",
     "network-unavailable",
