@@ -9,7 +9,6 @@ the session makes up can end a word or a line of it. It holds names and results,
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import typing as t
@@ -146,10 +145,10 @@ def overlay(found: Json, slot: str, session: str) -> str:
         "# (a bind without a reason does not compile), put it below the slot in the inventory, and converge.",
     ]
     hosts = [each for each in found["network"] if each["error"]]
-    lines += [f"# network: it could not connect to {json.dumps(each['what'])} ({each['error']})" for each in hosts]
+    lines += [f"# network: it could not connect to {_quoted(each['what'])} ({each['error']})" for each in hosts]
     lines += ["binds:"] if found["wanted"] else ["binds: []"]
     for each in found["wanted"]:
-        lines += [f"  - source: {json.dumps(each['path'])}", f"    mode: {each['mode']}", '    reason: ""']
+        lines += [f"  - source: {_quoted(each['path'])}", f"    mode: {each['mode']}", '    reason: ""']
     return "\n".join([*lines, ""])
 
 
@@ -170,8 +169,6 @@ class _Reader:
         lines = data.split(b"\n")
         if lines.pop() != b"":
             self.faults["its last line is not whole"] = True
-        if not lines:
-            self.faults["it is empty"] = True
         for number, line in enumerate(lines, 1):
             match = _LINE.fullmatch(line.decode("ascii", "replace"))
             if match is None or not self._line(match[1], match[2]):
@@ -180,6 +177,8 @@ class _Reader:
             if len(self.found) > MOST_ACCESSES:
                 self.faults[f"it has more than {MOST_ACCESSES} different things"] = True
                 break
+        if not self.first:
+            self.faults["it is empty"] = True
         lost = [process for process, runs in self.running.items() if runs]
         if lost:
             self.faults[f"{len(lost)} processes have no end in it, of {len(self.running)}"] = True
@@ -347,6 +346,12 @@ def _address(text: str) -> str:
 
 def _text(digits: str) -> str:
     return decoded(bytes.fromhex(digits.replace("\\x", "")))
+
+
+def _quoted(text: str) -> str:
+    """Return text as a scalar of YAML, in which nothing is left that could end it or steer a terminal."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isascii() and c.isprintable() else f"\\U{ord(c):08x}" for c in plain) + '"'
 
 
 def _in_hex(text: str) -> str:
