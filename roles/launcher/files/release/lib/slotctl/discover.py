@@ -155,7 +155,7 @@ def show(found: Json) -> str:
 
 def _faults(about: Json, trace: bytes) -> t.Iterator[str]:
     if "tracer" not in about:
-        yield "its end was not recorded: slotctl was killed"
+        yield "its end was not recorded: slotctl was killed, or there was no room"
         return
     tracer = about["tracer"]
     if tracer["fault"]:

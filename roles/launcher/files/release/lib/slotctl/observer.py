@@ -8,6 +8,7 @@ faster, since that would need no_new_privs, which keeps AppArmor from changing p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -49,6 +50,7 @@ class Observer:
         self.about: dict[str, t.Any] = {}
         self.directory = ""
         self.tracer = 0
+        self.errors = os.memfd_create("confined-slots", os.MFD_CLOEXEC)  # room for these there is on a full disk too
         self.fault = ""
 
     def begin(self, slot: Slot, release: str, start: dict[str, t.Any]) -> None:
@@ -71,6 +73,8 @@ class Observer:
                 "launcher": f"{release}/bin/slot-launcher",
                 "policy": _as_seen(slot.policy, start),
             }
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(f"{self.directory}/trace", flags, 0o600))
             self._keep()
         except OSError as error:
             raise Refusal("space-low", f"{self.directory}: {error.strerror}", "make room on its file system") from None
@@ -98,11 +102,10 @@ class Observer:
         os.kill(held, signal.SIGCONT)
         return True
 
-    def finish(self) -> dict[str, t.Any]:
-        """Put down how the tracer ended, once the session has, and what stands outside; return what is known of it."""
+    def finish(self) -> None:
+        """Put down how the tracer ended, once the session has, and what stands outside; nothing if there is no room."""
         status = self._ended()
-        with open(f"{self.directory}/errors", "rb") as file:
-            said = printable(file.read(MOST_SAID).decode("utf-8", "replace").strip())
+        said = printable(os.pread(self.errors, MOST_SAID, 0).decode("utf-8", "replace").strip())
         with open(f"{self.directory}/trace", "rb") as file:
             data = file.read()
         self.about |= {"end": _sessions.now(), "tracer": {"status": status, "said": said, "fault": self.fault}}
@@ -110,8 +113,8 @@ class Observer:
         trace = _discovery.read_trace(data, self.about["launcher"])
         paths = _discovery.refused(trace, self.about["policy"])
         self.about["host"] = {path: outside(path, self.slot.uid, self.slot.gid) for path in paths}
-        self._keep()
-        return self.about
+        with contextlib.suppress(OSError):
+            self._keep()
 
     def _keep(self) -> None:
         write(f"{self.directory}/about.json", (json.dumps(self.about, indent=1) + "\n").encode("ascii"), SECRET)
@@ -139,14 +142,10 @@ class Observer:
             *("-o", f"{self.directory}/trace", "-p", str(process)),
         ]
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        errors = os.open(f"{self.directory}/errors", flags, 0o600)
-        os.close(os.open(f"{self.directory}/trace", flags, 0o600))
         try:
-            return unit.spawn(words, (null, null, errors))
+            return unit.spawn(words, (null, null, self.errors))
         finally:
             os.close(null)
-            os.close(errors)
 
     def _ended(self) -> int:
         """Return the tracer's exit status once it has ended; whatever it traced has by now."""
