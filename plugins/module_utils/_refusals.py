@@ -13,6 +13,7 @@ CODES = (
     "approval-missing",
     "audit-unavailable",
     "capability-missing",
+    "credential-expiring",
     "credential-malformed",
     "credential-missing",
     "discovery-incomplete",

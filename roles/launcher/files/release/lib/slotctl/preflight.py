@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import time
 import typing as t
 
 from confined_slots import _layout
@@ -15,7 +16,7 @@ from confined_slots._launch import workspace_path
 from confined_slots._plan import value
 from confined_slots._refusals import Refusal
 
-from . import readiness, trial
+from . import expiry, readiness, trial
 from .slots import Slot, current_release, load
 from .tables import table
 from .words import started
@@ -23,20 +24,26 @@ from .words import started
 if t.TYPE_CHECKING:
     from .run import Words
 
+DAY = 86400.0
 FREE_BYTES = 256 << 20
 FREE_FILES = 1000
 
 
-def preflight(name: str, workspace: str | None, words: Words | None = None) -> dict[str, t.Any]:
+def preflight(
+    name: str, workspace: str | None, words: Words | None = None, until: float | None = None
+) -> dict[str, t.Any]:
     """Return every check of a session in a workspace (default: the slot's first), and whether it would start.
 
-    words makes the CLI's arguments; those of a prompt are meant if it is left out.
+    words makes the CLI's arguments; those of a prompt are meant if it is left out. until is when the session will have
+    ended, in seconds since 1970: what it logs in with must last as long; a day from now, if that is left out.
     """
+    end = time.time() + DAY if until is None else until
     slot = load(name, workspace)
     chosen = workspace if workspace is not None else next(iter(slot.base["workspaces"]))
     more: tuple[readiness.Check, ...] = (
         ("workspace", lambda slot: workspace_path(slot.records, chosen)),
         ("headless", lambda slot: _headless(slot, words or started("", []))),
+        ("expiry", lambda slot: expiry.check(slot, end)),
         ("space", lambda slot: _space(workspace_path(slot.records, chosen))),
         ("sandbox", lambda slot: _sandbox(slot, chosen)),
     )

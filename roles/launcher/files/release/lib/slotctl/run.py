@@ -46,13 +46,15 @@ def run(
     json: bool,
     resumes: str = "",
     unattended: dict[str, t.Any] | None = None,
+    until: float | None = None,
     observer: Observer | None = None,
 ) -> int:
     """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start.
 
     words makes the CLI's arguments of the slot; resumes is the session that this one goes on with; unattended is what
     the record says of a session without a person, which gets nothing to read, is refused with all that it lacks, and
-    has failed unless it ended by itself; observer is who looks on, from before the launcher begins.
+    has failed unless it ended by itself; until is when that one will have ended, now if left out; observer is who looks
+    on, from before the launcher begins.
     """
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
@@ -63,7 +65,7 @@ def run(
         if unattended:
             _leave_alone()
             start |= described(load(name, workspace), release)
-            check_all(name, workspace, words)
+            check_all(name, workspace, words, until)
         verify_release(release)
         slot = load(name, workspace)
         ended.sweep(name)
@@ -99,11 +101,12 @@ def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
     }
 
 
-def check_all(name: str, workspace: str | None, words: Words) -> None:
+def check_all(name: str, workspace: str | None, words: Words, until: float | None = None) -> None:
     """Refuse a session without a person, naming all that it lacks: nobody is there to mend one thing and try again."""
     from . import preflight
 
-    lacking = preflight.missing(preflight.preflight(name, workspace, words))
+    found = preflight.preflight(name, workspace, words, time.time() if until is None else until)
+    lacking = preflight.missing(found)
     if lacking is not None:
         raise lacking
 

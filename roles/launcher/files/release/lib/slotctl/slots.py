@@ -39,6 +39,7 @@ SHAPE = {
         "login?": [str],
         "transcript?": [str],
         "renames?": [str],
+        "login_expiry?": {"file": str, "at": [str], "unit": str, "renewed_by": [str]},
     },
     "capabilities": [{"key": str, "words": str, "why": str}],
     "workspaces": dict,
