@@ -93,6 +93,12 @@ options:
         description: Whether the slot has a Docker daemon of its own; not available in this release.
         type: bool
         default: false
+      nested_sandbox:
+        description:
+          - Whether programs in the slot's sessions may make a sandbox of their own with C(/usr/bin/bwrap). What runs in
+            that one may not, where the host has AppArmor 4; elsewhere nothing keeps it from another.
+        type: bool
+        default: false
       resources:
         description: Limits of the slot, in systemd's notation.
         type: dict

@@ -119,6 +119,7 @@ class Slot:
     network: str = "none"
     forwards: tuple[int, ...] = ()
     docker: bool = False
+    nested_sandbox: bool = False
     resources: Resources = Resources()
     binds: tuple[ExtraBind, ...] = ()
     credential: Credential | None = None
@@ -152,6 +153,7 @@ def slots_argument() -> dict[str, t.Any]:
             "network": {"type": "str", "default": "none", "choices": list(NETWORKS)},
             "forwards": {"type": "list", "elements": "int", "default": []},
             "docker": {"type": "bool", "default": False},
+            "nested_sandbox": {"type": "bool", "default": False},
             "resources": {
                 "type": "dict",
                 "options": {
@@ -267,6 +269,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         ),
         network=network,
         forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
+        nested_sandbox=_a(bool, entry.get("nested_sandbox") or False, f"{where}: nested_sandbox"),
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
             extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")

@@ -18,6 +18,7 @@ STAND_IN = "/usr/share"
 ALLOW_ALL = "0600000000" + "00ff7f"
 # The launcher refuses a source in a directory that the slot can write.
 UNCHECKED_MOUNTS = "_launch.check_mounts = lambda records, workspace: None"
+UNCHECKED_LABEL = "_launch.check_label = lambda records: None"
 # What the seccomp filter stops.
 FILTERED = frozenset({"keyrings", "odd-sockets", "terminal"})
 
@@ -36,8 +37,9 @@ class Mutation:
     """One thing taken away, and the probes that must speak then.
 
     without_start: nothing can run without it, so a session that does not start is as good. patch: Python that takes a
-    check out of the launcher. groups: supplementary groups the process is started with. among: others may speak too,
-    since in compatibility mode the host shows through wherever something is taken away.
+    check out of the launcher. groups: supplementary groups the process is started with. profile: the AppArmor profile
+    that a patched launcher starts in, since its path gives it none. among: others may speak too, since in compatibility
+    mode the host shows through wherever something is taken away.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutation:
     without_start: bool = False
     patch: str = ""
     groups: str = ""
+    profile: str = ""
     among: bool = False
 
     def caught(self, failing: frozenset[str]) -> bool:
@@ -64,8 +67,10 @@ def mutations(
     yield from _opened(records)
     for source, target, probe in _leaks(slot, workspace, other_session):
         yield Mutation(f"bind {target}", frozenset([probe]), _before_seals(records, ("bind", "ro", source, target)))
+    (profile,) = values(list(records), "label") or [("",)]
     leak = _before_seals(records, ("bind", "ro", marker, marker))
-    yield Mutation(f"bind {os.path.dirname(marker)}", frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS)
+    scratch = f"bind {os.path.dirname(marker)}"
+    yield Mutation(scratch, frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS, profile=profile[0])
     yield Mutation(
         "hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL"))
     )
@@ -77,7 +82,12 @@ def mutations(
             records,
             patch=patch,
             groups="adm" if probe == "groups" else "",
+            profile=profile[0],
         )
+    if profile[0]:
+        yield Mutation("launcher outside of its profile", frozenset(), records, without_start=True, patch="pass")
+        seen = {"label"} if ("flag", "--disable-userns") in records else {"label", "nested-namespaces"}
+        yield Mutation("no AppArmor", frozenset(seen), records, patch=UNCHECKED_LABEL)
 
 
 def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
@@ -92,6 +102,8 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             )
         elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
+        elif keyword == "landlock" and not offline(rest):
+            yield Mutation("no Landlock", frozenset(["abstract-sockets"]), rest)
         elif keyword == "network":
             yield Mutation("no way out of its network", frozenset(["private-network"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):

@@ -67,6 +67,24 @@ def connects(abstract: str, port: int) -> str:
     return f"reached: {', '.join(reached)}" if reached else ""
 
 
+def label(wanted: str) -> str:
+    """Return how the AppArmor labels of this process and of the sandbox's first differ from the wanted ones.
+
+    wanted is that of this process: the first one's, and what is stacked on it.
+    """
+    found = [text(f"/proc/{process}/attr/apparmor/current").rstrip("\n\0") for process in ("self", "1")]
+    expected = [f"{wanted} (enforce)", f"{wanted.partition('//&')[0]} (enforce)"]
+    return "" if found == expected else f"is {found[0]}, the sandbox's {found[1]}"
+
+
+def abstract_socket(name: str) -> str:
+    """Return whether an abstract socket of the host's answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+        client.connect("\0" + name)
+        return "an abstract socket of the host answers"
+    return ""
+
+
 def routed() -> str:
     """Return why nothing beyond this network can be reached: no default route."""
     lines = text("/proc/net/route").splitlines()[1:]
@@ -274,7 +292,6 @@ def run(given: dict[str, t.Any]) -> Findings:
         "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",
         "privileges": privileges(),
         "groups": groups(given["gid"]),
-        "nested-namespaces": nests(),
         "terminal": injects(),
         "keyrings": keyrings(),
         "odd-sockets": odd_sockets(),
@@ -286,6 +303,8 @@ def run(given: dict[str, t.Any]) -> Findings:
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
+    if not given["nested_sandbox"] or given["label"]:
+        found["nested-namespaces"] = nests()
     workspace = f"{base}/workspaces/{given['workspace']}"
     found |= {"read-only-workspace": sealed(workspace)} if given["read_only"] else {"workspace": writable(workspace)}
     if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
@@ -301,6 +320,10 @@ def run(given: dict[str, t.Any]) -> Findings:
     points = mount_points()
     for target in given["holds"]:
         found[f"hold:{target}"] = "" if target in points else f"{target} could be renamed"
+    if given["label"]:
+        found["label"] = label(given["label"])
+    if given["landlock"]:
+        found["abstract-sockets"] = abstract_socket(given["abstract"])
     if given["network"] == "private":
         found["private-network"] = routed()
     if given["network"] != "host":
