@@ -41,7 +41,7 @@ TRACED = (*CALLS, *FORKS, "ptrace")
 OWN = ("proc", "dev", "tmpfs", "run", "home", "workspace")  # made anew for the session, or its very own
 REFUSALS = ("EACCES", "ECONNREFUSED", "ENOENT", "ENOTDIR", "EPERM", "EROFS")
 MOST_ACCESSES = 1_000_000
-MOST_REFUSED = 2000
+MOST_REFUSED = 20_000
 _WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 _LINE = re.compile(r"([0-9]+) +(.*)")
 _END = re.compile(r"\+\+\+ (?:exited with [0-9]+|killed by [A-Z0-9_]+(?: \(core dumped\))?) \+\+\+")
@@ -59,6 +59,7 @@ _SOCKET = re.compile(rf'sun_path=(@?)"{_HEX}"')
 _BEGUN = re.compile(r"[\w?]+\(")
 UNKNOWN = "???"  # the call of a thread that another one's execve ends
 UNFINISHED = " <unfinished ...>"
+TOO_MANY = f"the CLI was refused more than {MOST_REFUSED} paths, of which only the first were looked for"
 SHUT = "its owner and mode keep the slot's account from it"
 WARY = "a program used ptrace, which tells it that it is traced: it may have done something else because of that"
 
@@ -89,8 +90,7 @@ def read_trace(data: bytes, launcher: str) -> Trace:
 
 def refused(trace: Trace, policy: Json) -> list[str]:
     """Return the paths outside of its own that the CLI was refused, the first ones: those to look for on the host."""
-    found = {each.what: True for each in trace.accesses if _is_refused(each, policy)}
-    return list(found)[:MOST_REFUSED]
+    return _refused(trace, policy)[:MOST_REFUSED]
 
 
 def is_forbidden(path: str) -> bool:
@@ -117,7 +117,8 @@ def candidate(trace: Trace, policy: Json, host: t.Mapping[str, Json]) -> Json:
         if source.kind != "missing":
             there[source.path] = (source, host[path]["shut"])
             tried.setdefault(source.path, set()).update((each.kind, path, each.error) for each in failed[path])
-    wanted: list[Json] = []
+    faults = [*trace.faults, *([TOO_MANY] if len(_refused(trace, policy)) > MOST_REFUSED else [])]
+    wanted: dict[str, Json] = {}
     barred: list[Json] = []
     for path, (source, shut) in there.items():
         mode = "rw" if any(kind == "write" for kind, _unused, _error in tried[path]) else "ro"
@@ -126,11 +127,11 @@ def candidate(trace: Trace, policy: Json, host: t.Mapping[str, Json]) -> Json:
         if why:
             barred.append(entry | {"why": why})
         else:
-            wanted.append(entry | {"mode": mode})
+            wanted[path] = entry | {"mode": mode}
     return {
-        "complete": not trace.faults,
-        "faults": list(trace.faults),
-        "wanted": [one for one in wanted if not any(_covers(other, one) for other in wanted if other is not one)],
+        "complete": not faults,
+        "faults": faults,
+        "wanted": [each for each in wanted.values() if not _is_covered(each, wanted)],
         "barred": barred,
         "network": _network(trace),
         "forgotten": _forgotten(trace, policy),
@@ -144,7 +145,7 @@ def overlay(found: Json, slot: str, session: str) -> str:
         f"# Proposed from session {session} of slot {slot}. It grants nothing. Keep what the slot is to have, say why",
         "# (a bind without a reason does not compile), put it below the slot in the inventory, and converge.",
     ]
-    hosts = [each for each in found["network"] if each["error"]]
+    hosts = [each for each in found["network"] if each["error"] not in ("", "EINPROGRESS")]
     lines += [f"# network: it could not connect to {_quoted(each['what'])} ({each['error']})" for each in hosts]
     lines += ["binds:"] if found["wanted"] else ["binds: []"]
     for each in found["wanted"]:
@@ -275,6 +276,10 @@ class _Reader:
                 yield access
 
 
+def _refused(trace: Trace, policy: Json) -> list[str]:
+    return list({each.what: True for each in trace.accesses if _is_refused(each, policy)})
+
+
 def _is_refused(access: Access, policy: Json) -> bool:
     if access.error not in REFUSALS or not access.what.startswith("/"):
         return False
@@ -301,8 +306,14 @@ def _why_not(source: Source, mode: str) -> str:
     return "it was to be written, and is a file [bind its directory]" if mode == "rw" and source.kind == "file" else ""
 
 
-def _covers(wide: Json, narrow: Json) -> bool:
-    return _below(narrow["path"], wide["path"]) and (wide["mode"] == "rw" or narrow["mode"] == "ro")
+def _is_covered(narrow: Json, wanted: t.Mapping[str, Json]) -> bool:
+    """Return whether a directory above it is wanted too, in a mode that is enough."""
+    path = narrow["path"]
+    while path != "/":
+        path = os.path.dirname(path)
+        if path in wanted and (wanted[path]["mode"] == "rw" or narrow["mode"] == "ro"):
+            return True
+    return False
 
 
 def _network(trace: Trace) -> list[Json]:

@@ -206,6 +206,20 @@ def test_without_strace_a_discovery_is_refused_and_names_the_package(operator: O
     assert not operator.host.file(f"{WORKSPACE.format('kept')}/started").exists
 
 
+def test_a_tracer_that_cannot_attach_itself_ends_the_session_before_it_begins(operator: Operator) -> None:
+    failing = r"printf '#!/bin/sh\necho it may not >&2; exit 1\n' > /usr/bin/strace; chmod 0755 /usr/bin/strace"
+    operator.do(f"mv /usr/bin/strace /usr/bin/strace-away; {failing}")
+    try:
+        done = discover(operator, "kept", "touch started")
+    finally:
+        operator.do("mv /usr/bin/strace-away /usr/bin/strace")
+    assert (
+        done.rc == 125 and "strace could not attach itself; strace ended with 1; strace said: it may not" in done.stderr
+    )
+    assert not operator.host.file(f"{WORKSPACE.format('kept')}/started").exists
+    assert operator.do("slotctl stop kept") == "no session runs"
+
+
 def test_names_that_a_session_makes_up_forge_nothing_and_are_shown_escaped(operator: Operator) -> None:
     forged = '/srv/x\n1 openat(AT_FDCWD, "/srv/forged", O_RDONLY) = 3\r\x1b[2J'
     operator.do(f"mkdir -p {shlex.quote(forged)} && rm -rf {shlex.quote(forged)}")

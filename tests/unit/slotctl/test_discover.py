@@ -77,6 +77,17 @@ def test_what_is_no_evidence_is_refused_and_breaks_nothing(kept: pathlib.Path, c
         discover.candidate("coder", SESSION)
 
 
+@pytest.mark.parametrize("found", [1, {}, {"source": 1, "shut": False}, {"source": {"a": 1}, "shut": False}])
+def test_evidence_with_no_word_on_the_host_that_can_be_read_is_refused(kept: pathlib.Path, found: t.Any) -> None:
+    line = f'9 access("{_discovery._in_hex("/etc/x")}", R_OK) = -1 ENOENT (No such file)\n'
+    inside = f'8 access("{_discovery._in_hex("/etc/x")}", R_OK) = -1 ENOENT (No such file)\n8 +++ exited with 0 +++\n'
+    trace = TRACE.replace(b"9 +++", f"{line}{inside}9 +++".encode())
+    (kept / "trace").write_bytes(trace)
+    (kept / "about.json").write_text(json.dumps({**ABOUT, "trace": sha256(trace), "host": {"/etc/x": found}}))
+    with pytest.raises(Refusal, match=r"discovery-incomplete: .*does not say what stood on the host"):
+        discover.candidate("coder", SESSION)
+
+
 @pytest.mark.parametrize("session", ["20200101t000000-00000000", "../coder", "x\x1b[2J"])
 def test_a_discovery_that_is_not_there_is_refused_with_those_that_are(kept: pathlib.Path, session: str) -> None:
     with pytest.raises(Refusal, match=f"it has {SESSION}") as refused:

@@ -198,6 +198,14 @@ def test_a_candidate_has_what_is_there_outside_and_was_refused() -> None:
     assert found["complete"] and found["barred"] == []
 
 
+def test_more_refusals_than_are_looked_for_make_a_discovery_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = read(opened(b"/srv/a"), opened(b"/srv/b"))
+    monkeypatch.setattr(_discovery, "MOST_REFUSED", 1)
+    assert _discovery.refused(trace, POLICY) == ["/srv/a"]
+    found = candidate(trace, POLICY, {})
+    assert not found["complete"] and "only the first" in found["faults"][0]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "why"),
     [

@@ -82,11 +82,12 @@ def candidate(slot: str, session: str | None) -> Json:
     faults = (*_faults(about, trace or b""), *seen.faults)
     seen = _discovery.Trace(seen.accesses, faults)
     words = {key: about[key] for key in ("slot", "session", "workspace", "start")}
-    return {
-        **words,
-        "mode": about["policy"]["mode"],
-        **_discovery.candidate(seen, about["policy"], about.get("host", {})),
-    }
+    try:
+        found = _discovery.candidate(seen, about["policy"], about.get("host", {}))
+    except (KeyError, TypeError) as error:
+        what = f"{directory}/about.json does not say what stood on the host: {error!r:.80}"
+        raise Refusal("discovery-incomplete", what, f"slotctl discover {slot}") from None
+    return {**words, "mode": about["policy"]["mode"], **found}
 
 
 def replay(slot: str, session: str | None) -> tuple[Json, str]:
