@@ -35,7 +35,7 @@ NO_NAMESPACES = (
 
 # "profile NAME PATH flags {", of which one of NAME and PATH may be missing; without NAME the word profile may be too
 _HEADER = re.compile(
-    r"""^[ \t]*(?:profile[ \t]+("[^"\n]*"|[^\s"(]+)|(?="?[/@]))[ \t]*("[^"\n]*"|[/@][^\s"(]*)?[^\n#]*\{[ \t]*$""",
+    r"""^[ \t]*(?:profile[ \t]+("[^"\n]*"|[^\s"(]+)|(?="?[/@]))[ \t]*("[^"\n]*"|[/@][^\s"(]*)?[^\n#]*[ \t)]\{""",
     re.MULTILINE,
 )
 _CONFINED = b"confined-slots-"
@@ -86,12 +86,12 @@ def find(root: str = "") -> Found:
     """Return how AppArmor stands on the host (below root, for tests)."""
     if not active(root + FEATURES):
         return Found()
-    loaded, others, raw = {}, [], {}
+    loaded, others, blobs = {}, [], {}
     for entry in _entries(root + LOADED):
         name, attachment = _word(entry, "name"), _word(entry, "attach")
         if name in _apparmor_profiles.ALL:
             loaded[name] = _word(entry, "mode")
-            raw[name] = _bytes(entry, "raw_data")
+            blobs[name] = _bytes(entry, "raw_data")
         else:
             others.append(Profile("kernel", name, "" if attachment == UNKNOWN else attachment))
     for path in _profile_files(root + PROFILES):
@@ -105,8 +105,8 @@ def find(root: str = "") -> Found:
         tuple(sorted(os.listdir(abis))) if os.path.isdir(abis) else (),
         None if content is None else content.decode("utf-8", "replace"),
         loaded,
-        # the parser writes a file's profiles in the order of their names, and the kernel keeps each as it came
-        sha256(b"".join(raw[name] for name in sorted(raw))),
+        # the parser orders them by name; each came by itself, or all at once from its cache
+        sha256(b"".join(dict.fromkeys(blobs[name] for name in sorted(blobs)))),
         tuple(others),
     )
 

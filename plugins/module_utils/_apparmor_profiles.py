@@ -36,6 +36,7 @@ MEDIATES_NAMESPACES = "4.0"
 
 BIN = f"{_layout.RELEASES}/*/bin"
 INNER = "/usr/bin/bwrap"
+SHELL = f"{_layout.OPT}/slot-shell"  # the accounts' login shell where logins are to be held
 
 # A descriptor that the session was given is looked at again at each exec, so each profile has to name all files.
 _FILES = "file rwlkm /{**,},"
@@ -74,7 +75,7 @@ def text(abi: str) -> str:
             # pasta and ip(8), in the network namespace of a sandbox that waits for them
             *_profile(NETWORK, "", *common, "ptrace,", builds, "/{usr/,}{s,}bin/* ix,"),
             *_profile(BWRAP, "", *common, "ptrace,", builds, f"/** px -> {label(nested=False)},"),
-            # without `peer` the payload could trace its sandbox's first process, which may do all of the above
+            # without `peer` a payload could trace a bwrap, its sandbox's or one that it starts, which may do all that
             *_profile(PAYLOAD, "", *common, f"ptrace peer={label(nested=False)},", "/** ix,"),
             # nested_sandbox: what /usr/bin/bwrap runs in there is held as any payload is
             *_profile(
@@ -104,8 +105,8 @@ def text(abi: str) -> str:
                 "capability, deny capability sys_module,",
                 "/** ix,",
             ),
-            # what runs as a slot's account in another way than by a session
-            *_profile(ACCOUNT, "", *common, "ptrace,", "capability, mount, umount, pivot_root,", "/** ix,"),
+            # what runs as a slot's account in another way than by a session: logins, its user manager
+            *_profile(ACCOUNT, SHELL, *common, "ptrace,", "capability, mount, umount, pivot_root,", "/** ix,"),
         ]
     )
 

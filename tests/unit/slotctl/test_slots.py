@@ -20,6 +20,7 @@ POLICY: dict[str, t.Any] = {
     "enabled": True,
     "mode": "isolated",
     "network": "none",
+    "nested_sandbox": False,
     "fingerprint": "sha256:0",
     "provider": {
         "name": "shell",

@@ -169,6 +169,7 @@ def parser() -> argparse.ArgumentParser:
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
     tested.add_argument("--workspace", metavar="W", help="where the probes run (default: the slot's first workspace)")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
+    tested.add_argument("--only", metavar="WORDS", default="", help="only the mutations with these words in their name")
     stopped = command(
         "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"
     )
@@ -377,7 +378,8 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{printable(text)}")
 
-    rows = selftest(options.slot, release, options.workspace, mutate=not options.no_mutations, progress=progress)
+    only = None if options.no_mutations else options.only
+    rows = selftest(options.slot, release, options.workspace, only=only, progress=progress)
     progress("")
     cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
     _show(

@@ -20,7 +20,7 @@ ALLOW_ALL = "0600000000" + "00ff7f"
 UNCHECKED_MOUNTS = "_launch.check_mounts = lambda records, workspace: None"
 UNCHECKED_LABEL = "_launch.check_label = lambda records: None"
 # What the seccomp filter stops.
-FILTERED = frozenset({"keyrings", "odd-sockets", "terminal"})
+FILTERED = frozenset({"kernel-doors", "keyrings", "odd-sockets", "terminal"})
 
 PATCHES = {
     "descriptors": "_launch.close_all_but = lambda keep: None",
@@ -67,27 +67,33 @@ def mutations(
     yield from _opened(records)
     for source, target, probe in _leaks(slot, workspace, other_session):
         yield Mutation(f"bind {target}", frozenset([probe]), _before_seals(records, ("bind", "ro", source, target)))
-    (profile,) = values(list(records), "label") or [("",)]
+    ((profile,),) = values(list(records), "label") or [("",)]
     leak = _before_seals(records, ("bind", "ro", marker, marker))
     scratch = f"bind {os.path.dirname(marker)}"
-    yield Mutation(scratch, frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS, profile=profile[0])
+    yield Mutation(scratch, frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS, profile=profile)
     yield Mutation(
         "hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL"))
     )
     for probe, patch in PATCHES.items():
         expected = FILTERED if probe == "terminal" else frozenset([probe])
-        yield Mutation(
-            f"launcher without its check of {probe}",
-            expected,
-            records,
-            patch=patch,
-            groups="adm" if probe == "groups" else "",
-            profile=profile[0],
-        )
-    if profile[0]:
+        groups = "adm" if probe == "groups" else ""
+        without = Mutation(f"launcher without its check of {probe}", expected, records, patch=patch, groups=groups)
+        # what the sandbox's first process has in its environment, the profile hides as well
+        yield outside(without) if probe == "environment" and profile else dataclasses.replace(without, profile=profile)
+    if profile:
         yield Mutation("launcher outside of its profile", frozenset(), records, without_start=True, patch="pass")
-        seen = {"label"} if ("flag", "--disable-userns") in records else {"label", "nested-namespaces"}
-        yield Mutation("no AppArmor", frozenset(seen), records, patch=UNCHECKED_LABEL)
+        seen = frozenset() if ("flag", "--disable-userns") in records else frozenset(["nested-namespaces"])
+        yield outside(Mutation("no AppArmor", seen, records))
+
+
+def outside(mutation: Mutation) -> Mutation:
+    """Return the mutation without AppArmor, which would hold what is taken away."""
+    return dataclasses.replace(
+        mutation,
+        expected=mutation.expected | {"label"},
+        records=tuple(record for record in mutation.records if record[0] != "onexec"),
+        patch=f"{mutation.patch or 'pass'}; {UNCHECKED_LABEL}",
+    )
 
 
 def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
@@ -114,7 +120,8 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             yield Mutation(f"no {keyword} {words[-1]}", expected, open_again, without_start=True)
         elif keyword == "hostname":
             yield Mutation("no name of its own", frozenset(["own-name"]), rest)
-        elif keyword == "flag":
+        elif keyword == "flag" and (words[0] != "--unshare-user" or ("flag", "--disable-userns") in rest):
+            # bwrap makes a user namespace anyhow; --disable-userns asks for it in so many words
             yield _without_flag(words[0], rest)
 
 
@@ -127,7 +134,12 @@ def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
     }.get(flag, {f"namespace:{kind}"})
     # bwrap itself refuses --disable-userns and --hostname without these, pasta joins no network of the host's
     without_start = flag in ("--unshare-user", "--unshare-uts") or ("network", "private") in rest
-    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
+    without = Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
+    if not values(list(rest), "label"):
+        return without
+    if flag == "--unshare-pid":  # the first process is the host's then
+        return dataclasses.replace(without, expected=without.expected | {"label"})
+    return outside(without) if flag == "--disable-userns" else without
 
 
 def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:

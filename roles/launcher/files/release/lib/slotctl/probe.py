@@ -24,6 +24,10 @@ CLONE_NEWUSER = 0x10000000
 TIOCSTI = 0x5412
 ADD_KEY = {"x86_64": 248, "aarch64": 217}
 SESSION_KEYRING = -3
+DOORS = {
+    "x86_64": {"bpf": 321, "io_uring_setup": 425, "perf_event_open": 298, "userfaultfd": 323},
+    "aarch64": {"bpf": 280, "io_uring_setup": 425, "perf_event_open": 241, "userfaultfd": 282},
+}
 LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
 HEX_ZERO = frozenset("0")
 
@@ -157,6 +161,21 @@ def keyrings() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     key = libc.syscall(ADD_KEY[os.uname().machine], b"user", b"selftest", b"x", 1, SESSION_KEYRING)
     return "" if key < 0 and ctypes.get_errno() == errno.EPERM else "a key can be made"
+
+
+def doors() -> str:
+    """Return which parts of the kernel answer that the filter keeps shut.
+
+    Asked for nonsense, of which the kernel itself says so (perf_event_open at least, whatever its settings): EPERM is
+    the filter's word.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    reached = []
+    for name, number in DOORS[os.uname().machine].items():
+        nonsense = [ctypes.c_long(-1)] * 5
+        if libc.syscall(ctypes.c_long(number), *nonsense) >= 0 or ctypes.get_errno() != errno.EPERM:
+            reached.append(name)
+    return f"{', '.join(reached)} can be asked" if reached else ""
 
 
 def odd_sockets() -> str:
@@ -295,6 +314,7 @@ def run(given: dict[str, t.Any]) -> Findings:
         "terminal": injects(),
         "keyrings": keyrings(),
         "odd-sockets": odd_sockets(),
+        "kernel-doors": doors(),
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),

@@ -331,6 +331,11 @@ class Session:
     def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:
         said = printable(error.kept.decode("utf-8", "replace").strip()) if error else ""
         what = f"session {self.session}: the sandbox did not come to be ({end.get('reason', '')})"
+        # not at the top: what they import would cost each session time
+        from confined_slots import _apparmor, _apparmor_profiles, _userns
+
+        for obstacle in _userns.obstacles(_userns.read(), profiles=_apparmor.is_loaded(_apparmor_profiles.LAUNCHER)):
+            what = f"{what}; {obstacle}"
         if said:
             return f"{what}: {said}", f"see 'slotctl selftest {self.name}'"
         name = _layout.session_unit(self.name, self.session)

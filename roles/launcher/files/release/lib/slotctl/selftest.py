@@ -48,6 +48,7 @@ CLAIMS = {
     "host-process": "no process of the host is visible",
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
     "label": "is held by the AppArmor profile of a session",
+    "kernel-doors": "no bpf, io_uring, perf events or userfaultfd",
     "keyrings": "no kernel keyring, which slots would share",
     "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
@@ -105,12 +106,13 @@ def selftest(
     release: str,
     workspace: str | None = None,
     *,
-    mutate: bool = True,
+    only: str | None = "",
     progress: t.Callable[[str], None] = lambda _unused: None,
 ) -> list[Row]:
-    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all.
+    """Return a row for each probe and for each mutation whose name has only in it; Refusal if the slot cannot run.
 
-    workspace is where the probes run, the slot's first if None; one that is narrower has a plan of its own.
+    only is None for no mutation. workspace is where the probes run, the slot's first if None; one that is narrower has
+    a plan of its own.
     """
     loaded = load(slot, workspace)
     records = loaded.records
@@ -133,9 +135,9 @@ def selftest(
             for name, found in confined.items()
         ]
         broken = {name for name, found in confined.items() if found}
-        for mutation in (
-            mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ()
-        ):
+        for mutation in mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]):
+            if only is None or only not in mutation.name:
+                continue
             if run.mode == "compatibility":
                 # what it opens may be open there, or be nothing that the slot could see
                 seen = {name for name in mutation.expected if not name.startswith("mask:") or unconfined.get(name)}

@@ -17,6 +17,7 @@ from .tables import pairs, table
 
 Json = dict[str, t.Any]
 
+NESTING = "Make a sandbox of its own: with /usr/bin/bwrap, whose payload may not make another"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -125,6 +126,7 @@ def show_policy(found: Json) -> str:
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
+        *([("may", NESTING)] if found["nested_sandbox"] else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),

@@ -25,6 +25,7 @@ SHAPE = {
     "enabled": bool,
     "mode": str,
     "network": str,
+    "nested_sandbox": bool,
     "forwards?": [int],
     "fingerprint": str,
     "provider": {
