@@ -155,6 +155,11 @@ options:
               - The secret, printable ASCII without spaces; one line break at its end is dropped.
               - Needed only by the module M(confined.slots.credentials), others need not be given it.
             type: str
+          expires:
+            description:
+              - The day, such as V(2027-03-31), on which the secret is good no more, where that is known.
+              - A scheduled session that would end later is refused.
+            type: str
       schedules:
         description: Sessions that systemd starts without a person; the module M(confined.slots.schedule) keeps them.
         type: list

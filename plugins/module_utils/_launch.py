@@ -220,13 +220,14 @@ def workspace_path(records: list[Record], name: str) -> str:
     """Return the directory of the workspace called name."""
     known = {words[0]: words[1] for words in values(records, "workspace")}
     if name not in known:
-        slot = value(records, "slot")
-        raise Refusal(
-            "workspace-unknown",
-            f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}",
-            f"see 'slotctl status {slot}'",
-        )
+        raise unknown_workspace(value(records, "slot"), name, known)
     return known[name]
+
+
+def unknown_workspace(slot: str, name: str, known: t.Iterable[str]) -> Refusal:
+    """Return the refusal of a workspace that is none of those known."""
+    what = f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}"
+    return Refusal("workspace-unknown", what, f"see 'slotctl status {slot}'")
 
 
 def check_mounts(records: list[Record], workspace: str) -> None:

@@ -58,7 +58,7 @@ class Policy:
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return the policy as people and slotctl read it: no secret, no stamp of a file."""
-        slot = self.slot
+        slot, login = self.slot, self.provider.profile.login_expiry
         return {
             "slot": slot.name,
             "enabled": slot.enabled,
@@ -73,6 +73,7 @@ class Policy:
                 "command": list(self.provider.command),
                 "identity": [{"path": each.path, "digest": each.digest} for each in self.provider.identities],
                 **{key: list(words) for key, words in self._command_lines().items() if words},
+                **({"login_expiry": dataclasses.asdict(login)} if login else {}),
             },
             "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
