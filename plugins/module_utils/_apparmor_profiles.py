@@ -40,6 +40,8 @@ SHELL = f"{_layout.OPT}/slot-shell"  # the accounts' login shell where logins ar
 
 # A descriptor that the session was given is looked at again at each exec, so each profile has to name all files.
 _FILES = "file rwlkm /{**,},"
+# slotctl discover has strace look on.
+_OBSERVED = f"ptrace (readby, tracedby) peer={{unconfined,{SLOTCTL}}},"
 _BUILDS = "capability, mount, umount, pivot_root,"
 
 
@@ -76,7 +78,7 @@ def text(abi: str) -> str:
             *_profile(NETWORK, "", *common, "ptrace,", builds, "/{usr/,}{s,}bin/* ix,"),
             *_profile(BWRAP, "", *common, "ptrace,", builds, f"/** px -> {label(nested=False)},"),
             # without `peer` a payload could trace a bwrap, its sandbox's or one that it starts, which may do all that
-            *_profile(PAYLOAD, "", *common, f"ptrace peer={label(nested=False)},", "/** ix,"),
+            *_profile(PAYLOAD, "", *common, f"ptrace peer={label(nested=False)},", _OBSERVED, "/** ix,"),
             # nested_sandbox: what /usr/bin/bwrap runs in there is held as any payload is
             *_profile(
                 NESTING_BWRAP,
@@ -92,6 +94,7 @@ def text(abi: str) -> str:
                 "",
                 *common,
                 f"ptrace peer={label(nested=True)},",
+                _OBSERVED,
                 "/** ix,",
                 f"{INNER} px -> {INNER_BWRAP},",
             ),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 
 import pytest
@@ -183,3 +184,11 @@ def test_a_user_manager_of_a_slot_runs_in_the_profile_without_namespaces(guest: 
 def test_a_login_of_a_slots_account_works_and_is_held(guest: t.Any) -> None:
     said = guest.run("su - slot-coder -c 'id -un; cat /proc/self/attr/apparmor/current'")
     assert said == "slot-coder\nconfined-slots-account (enforce)\n"
+
+
+def test_a_discovery_sees_all_of_a_session_that_is_held(guest: t.Any) -> None:
+    """PL-06: strace looks on from outside, through each change of profile."""
+    guest.asked("slotctl discover coder -- -c 'cat /etc/ssh/sshd_config; true' </dev/null")
+    found = json.loads(guest.run("slotctl review coder --json"))
+    assert found["complete"], found["faults"]
+    assert "/etc/ssh/sshd_config" in json.dumps(found)
