@@ -17,6 +17,7 @@ LEDGER = f"{ETC}/ledger.json"
 STATE = "/var/lib/confined-slots"
 SLOTS = f"{STATE}/slots"
 ARCHIVE = f"{STATE}/archive"
+DISCOVERIES = f"{STATE}/discoveries"
 
 RUN = "/run/confined-slots"
 LOG = "/var/log/confined-slots"
@@ -72,6 +73,16 @@ def plan(slot: str, workspace: str = "") -> str:
 def approval(slot: str) -> str:
     """Return the approval of the slot's policy, for verified mode."""
     return f"{SLOTS_D}/{slot}/approval"
+
+
+def discoveries(slot: str) -> str:
+    """Return the directory with the evidence of the slot's discoveries, root's alone."""
+    return f"{DISCOVERIES}/{slot}"
+
+
+def discovery(slot: str, session: str) -> str:
+    """Return the directory with the evidence of one discovery."""
+    return f"{DISCOVERIES}/{slot}/{session}"
 
 
 def schedules(slot: str) -> str:

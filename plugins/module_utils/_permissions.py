@@ -269,6 +269,7 @@ _SHARED = (
     Node(_layout.STATE, _ROOT),
     Node(_layout.SLOTS, _ROOT),
     Node(_layout.ARCHIVE, _PRIVATE),
+    Node(_layout.DISCOVERIES, _PRIVATE),
     Node(_layout.RUN, _ROOT),
     Node(_layout.LOG, _ROOT),
 )

@@ -77,7 +77,7 @@ def find(name: str, ledger: Ledger) -> Found | None:
     _check_alone(name, ids, host)
     trees = (
         *(_layout.policy(name), f"{_layout.CREDENTIALS}/{name}", f"{_layout.RUN}/{name}"),
-        *(_layout.docker_socket_directory(name), _layout.state(name), _layout.log(name)),
+        *(_layout.docker_socket_directory(name), _layout.state(name), _layout.log(name), _layout.discoveries(name)),
     )
     mail = f"{MAIL}/{account}"
     unit_files = _unit_files(name)

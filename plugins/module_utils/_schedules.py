@@ -8,10 +8,14 @@ line breaks for its own. The units hold names and times.
 
 from __future__ import annotations
 
+import calendar as calendars
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
+import time
 import typing as t
 
 from . import _files, _layout
@@ -48,7 +52,8 @@ def timer(slot: str, name: str) -> str:
 def files_of(slot: Slot, schedule: Schedule, gid: int, delay: str) -> dict[str, File]:
     """Return the files of a schedule by path; delay is the most that systemd may add to each start at random."""
     doing = {"prompt": schedule.prompt, "arguments": schedule.arguments}
-    words = {"workspace": schedule.workspace, **{key: text for key, text in doing.items() if text is not None}}
+    when = {"calendar": schedule.calendar, "timeout": schedule.timeout}
+    words = {"workspace": schedule.workspace, **when, **{key: text for key, text in doing.items() if text is not None}}
     about = f"schedule {schedule.name} of slot {slot.name}"
     service = (
         *("# Made by confined.slots", "[Unit]", f"Description=Run {about}", "After=network-online.target"),
@@ -153,6 +158,49 @@ def check_calendars(slots: t.Sequence[Slot]) -> None:
                 f"slot '{slot.name}': schedule '{schedule.name}': calendar is '{schedule.calendar}', which systemd does"
                 f" not take: {fault} [see systemd.time(7), and try it with: systemd-analyze calendar]"
             )
+
+
+def next_start(calendar: str) -> float | None:
+    """Return when systemd would next start something at a calendar, in seconds since 1970; None if it never would."""
+    asked = ("systemd-analyze", "calendar", "--", calendar)
+    try:
+        done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
+    except FileNotFoundError:
+        return None
+    return read_next_start(done.stdout)
+
+
+def read_next_start(said: str) -> float | None:
+    """Return the time that `systemd-analyze calendar` names, of the zones that of UTC; None if it names none."""
+    found = [line.removesuffix(" UTC").rpartition(": ")[2] for line in said.split("\n") if line.endswith(" UTC")]
+    for text in found:
+        with contextlib.suppress(ValueError):
+            return float(calendars.timegm(time.strptime(text, "%a %Y-%m-%d %H:%M:%S")))
+    return None
+
+
+def seconds(span: str) -> int:
+    """Return the seconds of a span such as 2h, as a schedule's timeout is declared; ValueError if it is none."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})(s|min|h|d)", span)
+    if match is None:
+        raise ValueError(f"{span!r:.40} is no span")
+    return int(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def failures_in_a_row(records: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, int]:
+    """Return, by schedule, how many of its newest runs have failed one after the other; records are the oldest first.
+
+    A run that was refused has failed, and one that did not end by itself with status 0: what its unit says too, but for
+    lost output. One that goes on counts for nothing yet.
+    """
+    found: dict[str, int] = {}
+    for record in records:
+        name, event = record.get("schedule"), record.get("event")
+        if not isinstance(name, str) or event not in ("end", "refused"):
+            continue
+        went_well = event == "end" and record.get("outcome") == "ended" and record.get("exit_status") == 0
+        found[name] = 0 if went_well else found.get(name, 0) + 1
+    return found
 
 
 def refusal(slot: str, name: str) -> str | None:

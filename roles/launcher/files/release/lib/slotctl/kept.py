@@ -34,7 +34,7 @@ def keep(slot: Slot) -> None:
     directory = _directory(slot)
 
     def work() -> bytes:
-        now = {name: data for name, path in files.items() if (data := _read(path)) is not None}
+        now = {name: data for name, path in files.items() if (data := read(path)) is not None}
         old = _copies(directory)
         if not any(now.values()) or (old and _content(f"{directory}/{old[-1]}") == now):
             return b""
@@ -105,11 +105,12 @@ def _is_date(name: str) -> bool:
 
 
 def _content(directory: str) -> dict[str, bytes]:
-    found = {name: _read(f"{directory}/{name}") for name in os.listdir(directory)}
+    found = {name: read(f"{directory}/{name}") for name in os.listdir(directory)}
     return {name: data for name, data in found.items() if data is not None}
 
 
-def _read(path: str) -> bytes | None:
+def read(path: str) -> bytes | None:
+    """Return what a small file holds, reached over no link; None if it is none. For a child that is the slot."""
     try:
         parent = open_directory(os.path.dirname(path))
     except OSError:

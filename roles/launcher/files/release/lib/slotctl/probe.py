@@ -24,6 +24,10 @@ CLONE_NEWUSER = 0x10000000
 TIOCSTI = 0x5412
 ADD_KEY = {"x86_64": 248, "aarch64": 217}
 SESSION_KEYRING = -3
+DOORS = {
+    "x86_64": {"bpf": 321, "io_uring_setup": 425, "perf_event_open": 298, "userfaultfd": 323},
+    "aarch64": {"bpf": 280, "io_uring_setup": 425, "perf_event_open": 241, "userfaultfd": 282},
+}
 LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
 HEX_ZERO = frozenset("0")
 
@@ -65,6 +69,24 @@ def connects(abstract: str, port: int) -> str:
             client.connect(address)
             reached.append("abstract socket" if family == socket.AF_UNIX else "host loopback")
     return f"reached: {', '.join(reached)}" if reached else ""
+
+
+def label(wanted: str) -> str:
+    """Return how the AppArmor labels of this process and of the sandbox's first differ from the wanted ones.
+
+    wanted is that of this process: the first one's, and what is stacked on it.
+    """
+    found = [text(f"/proc/{process}/attr/apparmor/current").rstrip("\n\0") for process in ("self", "1")]
+    expected = [f"{wanted} (enforce)", f"{wanted.partition('//&')[0]} (enforce)"]
+    return "" if found == expected else f"is {found[0]}, the sandbox's {found[1]}"
+
+
+def abstract_socket(name: str) -> str:
+    """Return whether an abstract socket of the host's answers."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+        client.connect("\0" + name)
+        return "an abstract socket of the host answers"
+    return ""
 
 
 def routed() -> str:
@@ -139,6 +161,21 @@ def keyrings() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     key = libc.syscall(ADD_KEY[os.uname().machine], b"user", b"selftest", b"x", 1, SESSION_KEYRING)
     return "" if key < 0 and ctypes.get_errno() == errno.EPERM else "a key can be made"
+
+
+def doors() -> str:
+    """Return which parts of the kernel answer that the filter keeps shut.
+
+    Asked for nonsense, of which the kernel itself says so (perf_event_open at least, whatever its settings): EPERM is
+    the filter's word.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    reached = []
+    for name, number in DOORS[os.uname().machine].items():
+        nonsense = [ctypes.c_long(-1)] * 5
+        if libc.syscall(ctypes.c_long(number), *nonsense) >= 0 or ctypes.get_errno() != errno.EPERM:
+            reached.append(name)
+    return f"{', '.join(reached)} can be asked" if reached else ""
 
 
 def odd_sockets() -> str:
@@ -277,10 +314,10 @@ def run(given: dict[str, t.Any]) -> Findings:
         "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",
         "privileges": privileges(),
         "groups": groups(given["gid"]),
-        "nested-namespaces": nests(),
         "terminal": injects(),
         "keyrings": keyrings(),
         "odd-sockets": odd_sockets(),
+        "kernel-doors": doors(),
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),
@@ -289,6 +326,8 @@ def run(given: dict[str, t.Any]) -> Findings:
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
+    if not given["nested_sandbox"] or given["label"]:
+        found["nested-namespaces"] = nests()
     workspace = f"{base}/workspaces/{given['workspace']}"
     found |= {"read-only-workspace": sealed(workspace)} if given["read_only"] else {"workspace": writable(workspace)}
     if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
@@ -304,6 +343,10 @@ def run(given: dict[str, t.Any]) -> Findings:
     points = mount_points()
     for target in given["holds"]:
         found[f"hold:{target}"] = "" if target in points else f"{target} could be renamed"
+    if given["label"]:
+        found["label"] = label(given["label"])
+    if given["landlock"]:
+        found["abstract-sockets"] = abstract_socket(given["abstract"])
     if given["network"] == "private":
         found["private-network"] = routed()
     if given["network"] != "host":

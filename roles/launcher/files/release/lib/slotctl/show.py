@@ -7,11 +7,11 @@ from __future__ import annotations
 import subprocess
 import typing as t
 
-from confined_slots import _layout, _sessions
+from confined_slots import _layout, _schedules, _sessions
 from confined_slots._plan import value
 from confined_slots._refusals import Refusal
 
-from . import ended, readiness, unit
+from . import ended, readiness, scheduled, unit
 from .checks import approval
 from .slots import check_known, known, load
 from .tables import pairs, table
@@ -19,6 +19,7 @@ from .tables import pairs, table
 Json = dict[str, t.Any]
 
 DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
+NESTING = "Make a sandbox of its own: with /usr/bin/bwrap, whose payload may not make another"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -33,6 +34,8 @@ def listed() -> list[Json]:
             entry |= {key: policy[key] for key in ("enabled", "mode", "network")}
             entry |= {"note": policy["note"]} if policy.get("note") else {}
             entry |= {"provider": policy["provider"]["name"], "workspaces": sorted(slot.base["workspaces"])}
+            if failing := failures(name):
+                entry["failing"] = failing
             if policy["enabled"]:
                 approval(slot)
         except Refusal as refusal:
@@ -53,7 +56,23 @@ def show_list(entries: list[Json]) -> str:
             state = entry.get("refusal") or ("ready" if entry["enabled"] else "disabled")
             short = (state, mode_of(entry), entry["provider"], entry["network"], str(entry["sessions"]))
             rows.append((entry["slot"], *short, ", ".join(entry["workspaces"])))
-    return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows)
+    told = "".join(
+        f"slot {entry['slot']}: {line}\n" for entry in entries for line in failing_in_words(entry.get("failing", {}))
+    )
+    return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows) + told
+
+
+def failures(name: str) -> dict[str, int]:
+    """Return how often each schedule of the slot has failed in a row, of those that have; Refusal as for records."""
+    declared = scheduled.names(name)
+    found = _schedules.failures_in_a_row(_sessions.read_history(name)) if declared else {}
+    return {schedule: found[schedule] for schedule in declared if found.get(schedule)}
+
+
+def failing_in_words(found: dict[str, int]) -> list[str]:
+    """Return a line for each schedule that has failed."""
+    times = {1: "failed the last time"}
+    return [f"schedule {name}: {times.get(count, f'failed {count} times in a row')}" for name, count in found.items()]
 
 
 def status(name: str) -> Json:
@@ -71,6 +90,7 @@ def status(name: str) -> Json:
         **({"docker": daemon(name)} if slot.base.get("docker") else {}),
         "sessions": _sessions.live_sessions(name),
         "last": records[-1] if records else None,
+        "failing": failures(name),
     }
 
 
@@ -82,6 +102,7 @@ def show_status(found: Json) -> str:
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
     lines += [(f"docker {name}", word) for name, word in found.get("docker", {}).items()]
     lines += [("running", f"{record.get('session')} in {record.get('workspace')}") for record in found["sessions"]]
+    lines += [("schedule", line.removeprefix("schedule ")) for line in failing_in_words(found["failing"])]
     lines.append(
         ("last record", f"{last.get('session') or '-'} {last.get('outcome') or last.get('event')}" if last else "none")
     )
@@ -126,6 +147,7 @@ def show_policy(found: Json) -> str:
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
         *([("docker", DAEMON)] if found.get("docker") else []),
+        *([("may", NESTING)] if found["nested_sandbox"] else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),
