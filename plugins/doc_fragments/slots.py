@@ -90,7 +90,7 @@ options:
         elements: int
         default: []
       docker:
-        description: Whether the slot has a Docker daemon of its own; not available in this release.
+        description: Whether the slot has a rootless Docker daemon of its own; refused with V(none) as its network.
         type: bool
         default: false
       nested_sandbox:

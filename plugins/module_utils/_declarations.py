@@ -238,8 +238,12 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         raise Invalid(
             f"{where}: network is {network!r:.80}; it can be {', '.join(NETWORKS)} [choose none for work offline]"
         )
-    if entry.get("docker"):
-        raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
+    docker = _a(bool, False if entry.get("docker") is None else entry["docker"], f"{where}: docker")
+    if docker and network == "none":
+        raise Invalid(
+            f"{where}: docker is true and network is none, but containers reach the internet"
+            " [choose network: private, or docker: false]"
+        )
     named = [
         _a(dict, each, f"{where}: workspaces[{index}]") if isinstance(each, dict) else {"name": each}
         for index, each in enumerate(
@@ -270,6 +274,7 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         network=network,
         forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
         nested_sandbox=_a(bool, entry.get("nested_sandbox") or False, f"{where}: nested_sandbox"),
+        docker=docker,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
             extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
@@ -489,9 +494,7 @@ def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: 
         raise Invalid(f"{where} has {what}; it must have one [prompt: what the CLI is to do]")
     return Schedule(
         name=name,
-        calendar=_matching(
-            entry.get("calendar"), _CALENDAR, f"{where}: calendar", "one of systemd's, such as 'Mon..Fri 03:00'"
-        ),
+        calendar=calendar(entry.get("calendar"), f"{where}: calendar"),
         workspace=workspace,
         prompt=None if prompt is None else _text(prompt, f"{where}: prompt"),
         arguments=None
@@ -504,6 +507,11 @@ def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: 
             entry.get("timeout") or "1h", _SPAN, f"{where}: timeout", "a whole number with s, min, h or d, such as 2h"
         ),
     )
+
+
+def calendar(value: t.Any, where: str) -> str:
+    """Return when something is to happen, once sure that it is of the form of systemd's calendars."""
+    return _matching(value, _CALENDAR, where, "one of systemd's, such as 'Mon..Fri 03:00'")
 
 
 def _text(value: t.Any, where: str, *, empty: bool = False) -> str:

@@ -78,7 +78,8 @@ class Policy:
             "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
             "forwards": list(slot.forwards),
-            "nested_sandbox": slot.nested_sandbox,
+            **({"nested_sandbox": True} if slot.nested_sandbox else {}),
+            **({"docker": True} if slot.docker else {}),
             "workspaces": {name: _layout.workspace(slot.name, name) for name in slot.workspaces},
             "restrictions": {name: dataclasses.asdict(rule) for name, rule in sorted(slot.restrictions.items())},
             "isolation": [{"flag": flag, "reason": reason} for flag, reason in self.flags],
@@ -204,6 +205,7 @@ def compile_policy(
     account_name = _layout.account(slot.name)
     environment = {
         "CONFINED_SLOT": slot.name,
+        **({"DOCKER_HOST": f"unix://{_layout.docker_socket(slot.name)}"} if slot.docker else {}),
         "HOME": home,
         "LANG": "C.UTF-8",
         "LOGNAME": account_name,
@@ -291,4 +293,4 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
 
 def _is_own(slot: Slot, source: str) -> bool:
     """Return whether a bind's source is a directory that must be the slot's own."""
-    return source.startswith(f"{_layout.state(slot.name)}/")
+    return source.startswith(f"{_layout.state(slot.name)}/") or source == _layout.docker_socket_directory(slot.name)

@@ -23,21 +23,12 @@ from ._accounts import ENVIRONMENT, Failed, run
 from ._declarations import Invalid, Schedule, Slot
 from ._files import Owned
 from ._steps import Step
+from ._units import UNIT, Change, File, states
 
 SLOTCTL = f"{_layout.CURRENT}/bin/slotctl"
-STAMPS = "/var/lib/systemd/timers"
-UNIT = Owned(0, 0, 0o644)
 # slotctl has the session stopped, which takes up to STOP_PATIENCE of its run.py, and then puts the end on record.
 STOP_SECONDS = 60
 PREFLIGHT_SECONDS = 120
-
-
-@dataclasses.dataclass(frozen=True)
-class File:
-    """What stands, or is to stand, at a path."""
-
-    content: bytes
-    owned: Owned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +42,6 @@ class Found:
     files: t.Mapping[str, File]
     directories: t.Mapping[str, Owned]
     timers: t.Mapping[str, frozenset[str]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """A step, and what it writes; None where it writes nothing."""
-
-    step: Step
-    file: File | None = None
-    directory: Owned | None = None
 
 
 def timer(slot: str, name: str) -> str:
@@ -118,27 +100,6 @@ def find(slots: t.Sequence[Slot]) -> Found:
     return Found(files, directories, states(sorted(timers)))
 
 
-def states(timers: t.Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the timers that are not simply off, each with those of `enabled`, `active` and `stale` that hold."""
-    if not timers:
-        return {}
-    asked = ["systemctl", "show", "--property=Id,ActiveState,UnitFileState,NeedDaemonReload", "--", *timers]
-    done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
-    if done.returncode:
-        raise Failed(f"systemd does not say how the timers are: {done.stderr.strip()} [see 'systemctl status']")
-    found = {}
-    for block in done.stdout.split("\n\n"):
-        lines = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
-        words = {
-            "enabled": lines.get("UnitFileState") == "enabled",
-            "active": lines.get("ActiveState") == "active",
-            "stale": lines.get("NeedDaemonReload") == "yes",
-        }
-        if any(words.values()):
-            found[lines["Id"]] = frozenset(word for word, holds in words.items() if holds)
-    return found
-
-
 def plan(slots: t.Sequence[Slot], gids: t.Mapping[str, int], found: Found, delay: str) -> t.Iterator[Change]:
     """Yield what leads to the declared schedules, but for the timers that are to be switched on (`to_switch_on`).
 
@@ -178,45 +139,6 @@ def to_switch_on(slots: t.Sequence[Slot], found: Found, refused: t.Container[str
             have = found.timers.get(name, frozenset()) & {"enabled", "active"}
             if have != {"enabled", "active"} and name not in refused:
                 yield Change(Step(name, "switch on", ", ".join(sorted(have)) or "off", "active, enabled"))
-
-
-def reloads(changes: t.Sequence[Change], found: Found) -> bool:
-    """Return whether systemd has to read its unit files again."""
-    return any(change.step.subject.startswith(f"{_layout.UNITS}/") for change in changes) or any(
-        "stale" in words for words in found.timers.values()
-    )
-
-
-def apply(changes: t.Sequence[Change], found: Found) -> None:
-    """Make the changes of `plan`, and have systemd read its unit files again if it has to."""
-    off = [change.step.subject for change in changes if change.step.action == "switch off"]
-    for word, verb in (("enabled", "disable"), ("active", "stop")):
-        names = [name for name in off if word in found.timers[name]]
-        if names:
-            run(("systemctl", verb, "--quiet", "--", *names))
-    for change in changes:
-        path = change.step.subject
-        if change.file is not None:
-            _files.write(path, change.file.content, change.file.owned)
-        elif change.directory is not None:
-            _files.ensure_directory(path, change.directory)
-        elif change.step.action == "remove":
-            _files.remove(path)
-        elif change.step.action == "remove directory":
-            with _files.trusted_directory(os.path.dirname(path)) as parent:
-                os.rmdir(os.path.basename(path), dir_fd=parent)
-    if reloads(changes, found):
-        run(("systemctl", "daemon-reload"))
-    forget([os.path.basename(change.step.subject) for change in changes if change.step.action == "remove"])
-
-
-def forget(units: t.Iterable[str]) -> None:
-    """Forget that units whose files are gone have failed, and when they last ran: a schedule of that name is anew."""
-    for unit in units:
-        if unit.endswith((".service", ".timer")):
-            # fails for a unit that has not failed and that systemd has already forgotten
-            subprocess.run(("systemctl", "reset-failed", "--", unit), capture_output=True, env=ENVIRONMENT, check=False)
-            _files.remove(f"{STAMPS}/stamp-{unit}")
 
 
 def switch_on(changes: t.Sequence[Change]) -> None:

@@ -39,9 +39,15 @@ BOOT_SECONDS = 90
 HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
-    "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server "
-    "passt procps python3 python3-apt python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
+    "acl at bubblewrap busybox-static ca-certificates cron dbus docker-compose docker.io gcc git iproute2 libc6-dev "
+    "locales logrotate make openssh-server passt procps python3 python3-apt python3-seccomp rootlesskit slirp4netns "
+    "strace sudo systemd systemd-sysv tmux uidmap"
 )
+# Debian 12's docker.io has the client in it, and no buildx.
+MORE_PACKAGES = {"trixie": "docker-buildx docker-cli"}
+
+# What starts a daemon of root's; a host of slots need not have one.
+DISABLED = "containerd.service docker.service docker.socket"
 
 # What would fail in a container (modules), or change the host while a test looks at it (the timers).
 MASKED = (
@@ -84,6 +90,7 @@ class Recipe:
         """
         hooks = [
             *self.hooks,
+            f'chroot "$1" systemctl --quiet disable {DISABLED}',
             "printf '%s UTF-8\\n' en_US.UTF-8 de_DE.UTF-8 tr_TR.UTF-8 > \"$1/etc/locale.gen\"",
             'chroot "$1" locale-gen > /dev/null',
             'chroot "$1" useradd --create-home --shell /bin/bash oper',
@@ -93,7 +100,7 @@ class Recipe:
         return [
             "--variant=minbase",
             f"--format={self.format}",
-            f"--include={','.join(self.packages.split())}",
+            f"--include={','.join([*self.packages.split(), *MORE_PACKAGES.get(self.suite, '').split()])}",
             *(f"--essential-hook={hook}" for hook in self.before),
             *(f"--customize-hook={hook}" for hook in hooks),
             self.suite,

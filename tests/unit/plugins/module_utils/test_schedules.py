@@ -11,7 +11,7 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions
+from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions, _units
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, Slot, parse
 from ansible_collections.confined.slots.plugins.module_utils._files import Owned
 from ansible_collections.confined.slots.plugins.module_utils._schedules import Found
@@ -34,7 +34,7 @@ def steps(declared: Slot, found: Found) -> list[tuple[str, str]]:
 
 
 def converged(declared: Slot) -> Found:
-    files: dict[str, _schedules.File] = {}
+    files: dict[str, _units.File] = {}
     for schedule in declared.schedules:
         files |= _schedules.files_of(declared, schedule, 20000, "0s")
     on = {_schedules.timer("a-b", schedule.name): ON for schedule in declared.schedules if declared.enabled}
@@ -145,7 +145,7 @@ def test_what_is_new_is_written_and_then_switched_on() -> None:
 def test_a_second_converge_has_nothing_to_do() -> None:
     declared = slot(NIGHTLY, NIGHTLY | {"name": "weekly"})
     assert steps(declared, converged(declared)) == []
-    assert not _schedules.reloads([], converged(declared))
+    assert not _units.reloads([], converged(declared).timers)
 
 
 def test_what_is_withdrawn_is_switched_off_before_its_files_go() -> None:
@@ -175,7 +175,7 @@ def test_a_timer_that_is_not_wholly_on_is_switched_on_unless_its_schedule_is_ref
 
 def test_units_that_a_killed_converge_left_unread_are_read() -> None:
     found = dataclasses.replace(converged(slot(NIGHTLY)), timers={"x.timer": frozenset({*ON, "stale"})})
-    assert _schedules.reloads([], found)
+    assert _units.reloads([], found.timers)
 
 
 READY = json.dumps({"ready": True, "checks": [{"check": "space", "refusal": "", "what": "much"}]})

@@ -13,6 +13,7 @@ from confined_slots._manifest import EXPIRES, VOUCHING, vouched
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
+from . import unit
 from .slots import CONVERGE
 
 TYPE_CHECKING = False
@@ -51,6 +52,21 @@ def network(slot: Slot) -> str:
     if values(slot.records, "network"):
         _network.check()
     return str(slot.policy["network"])
+
+
+def docker(slot: Slot) -> str:
+    """Refuse if the slot has a Docker daemon of its own and it does not answer."""
+    if not slot.policy.get("docker"):
+        return "none declared"
+    from confined_slots import _docker  # as slow to import as it is seldom needed
+    from confined_slots._host import Account
+
+    if _docker.answers(slot.name, Account(slot.uid, slot.gid)):
+        return _layout.docker_socket(slot.name)
+    name = _layout.docker_unit(slot.name)
+    state = unit.show(name, ["ActiveState"]).get("ActiveState") or "unknown to systemd"
+    what = f"the slot's Docker daemon does not answer at {_layout.docker_socket(slot.name)}; {name} is {state}"
+    raise Refusal("docker-unavailable", what, f"systemctl restart {name}, or see journalctl -b -u {name}")
 
 
 def credential_file(slot: Slot) -> str | None:

@@ -305,7 +305,10 @@ def run(given: dict[str, t.Any]) -> Findings:
         "other-workspaces": only(f"{base}/workspaces", given["workspace"]),
         "other-sessions": only(run_base, given["session"]) or invisible(given["other_session"]),
         "sockets": sockets(
-            {f"{base}/workspaces", *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw")}
+            {
+                *(f"{base}/workspaces", *given["docker"]),
+                *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw"),
+            }
         ),
         "host-scratch": invisible(*given["markers"]),
         "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",

@@ -82,6 +82,7 @@ CHECKS: tuple[Check, ...] = (
     ("account", checks.account),
     ("approval", checks.approval),
     ("network", checks.network),
+    ("docker", checks.docker),
     ("provider", _identity),
     ("binds", _binds),
     ("walls", _walls),

@@ -148,6 +148,7 @@ def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     checks.account(slot)
     checks.approval(slot)
     checks.network(slot)
+    checks.docker(slot)
     checks.credential(slot)
     if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
         raise Refusal(

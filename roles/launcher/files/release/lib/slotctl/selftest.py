@@ -191,7 +191,8 @@ class Run:
     def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
         self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
         policy = json.loads(value(records, "policy"))
-        self.mode, self.nested = policy["mode"], policy["nested_sandbox"]
+        self.mode = policy["mode"]
+        self.nested, self.docker = bool(policy.get("nested_sandbox")), bool(policy.get("docker"))
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
             self.source = file.read()
@@ -237,6 +238,7 @@ class Run:
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
             "network": "private" if values(self.records, "network") else "none" if alone else "host",
             "mode": self.mode,
+            "docker": [_layout.docker_socket_directory(self.slot)] if self.docker else [],
             "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
             "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,

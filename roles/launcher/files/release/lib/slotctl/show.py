@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import typing as t
 
 from confined_slots import _layout, _schedules, _sessions
@@ -18,6 +19,7 @@ from .tables import pairs, table
 Json = dict[str, t.Any]
 
 NESTING = "Make a sandbox of its own: with /usr/bin/bwrap, whose payload may not make another"
+DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -85,6 +87,7 @@ def status(name: str) -> Json:
         "checks": checks,
         "policy": value(slot.records, "fingerprint"),
         "limits": limits(name),
+        **({"docker": daemon(name)} if slot.base.get("docker") else {}),
         "sessions": _sessions.live_sessions(name),
         "last": records[-1] if records else None,
         "failing": failures(name),
@@ -97,6 +100,7 @@ def show_status(found: Json) -> str:
     text = table(("CHECK", "RESULT", ""), rows)
     last = found["last"]
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
+    lines += [(f"docker {name}", word) for name, word in found.get("docker", {}).items()]
     lines += [("running", f"{record.get('session')} in {record.get('workspace')}") for record in found["sessions"]]
     lines += [("schedule", line.removeprefix("schedule ")) for line in failing_in_words(found["failing"])]
     lines.append(
@@ -109,6 +113,22 @@ def show_status(found: Json) -> str:
 def limits(name: str) -> dict[str, str]:
     """Return the limits that systemd holds the slot's slice to."""
     return unit.show(_layout.slice_unit(name), LIMITS)
+
+
+def daemon(name: str) -> dict[str, str]:
+    """Return how the slot's Docker daemon is, and what it and its containers take, in bytes as systemd and du say."""
+    found = unit.show(_layout.docker_unit(name), ("ActiveState", "UnitFileState", "MemoryCurrent", "TasksCurrent"))
+    return {**found, "Data": _size(_layout.docker_data(name))}
+
+
+def _size(directory: str) -> str:
+    """Return how many bytes a tree takes, followed over no link; `unknown` if that takes too long to say."""
+    words = ["du", "--summarize", "--block-size=1", "--one-file-system", "--", directory]
+    try:
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=10)
+    except (subprocess.TimeoutExpired, FileNotFoundError):
+        return "unknown"
+    return done.stdout.split("\t")[0] or "unknown"
 
 
 def policy(name: str) -> Json:
@@ -126,7 +146,8 @@ def show_policy(found: Json) -> str:
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
-        *([("may", NESTING)] if found["nested_sandbox"] else []),
+        *([("may", NESTING)] if found.get("nested_sandbox") else []),
+        *([("docker", DAEMON)] if found.get("docker") else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),

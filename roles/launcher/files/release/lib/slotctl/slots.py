@@ -25,8 +25,8 @@ SHAPE = {
     "enabled": bool,
     "mode": str,
     "network": str,
-    "nested_sandbox": bool,
     "forwards?": [int],
+    "docker?": bool,
     "fingerprint": str,
     "provider": {
         "name": str,
