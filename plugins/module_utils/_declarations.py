@@ -273,8 +273,8 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         ),
         network=network,
         forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
-        docker=docker,
         nested_sandbox=_a(bool, entry.get("nested_sandbox") or False, f"{where}: nested_sandbox"),
+        docker=docker,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
             extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")

@@ -13,7 +13,6 @@ import pytest
 from slot_docker import OTHER, PLAIN, SLOT, Docker, module, soon
 
 if t.TYPE_CHECKING:
-
     Declared = collections.abc.Callable[..., list[dict[str, t.Any]]]
 
 STATE = "/var/lib/confined-slots/slots"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,6 +21,42 @@ SECONDS = 600
 PROFILES = "/etc/apparmor.d/confined-slots"
 
 
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a command went, under testinfra's names."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file of the guest."""
+
+    exists: bool
+
+
+class Host:
+    """The guest as far as tests/docker asks a host of testinfra's."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+
+    def run(self, command: str) -> Result:
+        """Return how a command went."""
+        done = self.guest.asked(command)
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def check_output(self, command: str) -> str:
+        """Return what a command says, once it has ended well."""
+        return self.guest.run(command).rstrip("\n")
+
+    def file(self, path: str) -> File:
+        """Return whether there is a file."""
+        return File(self.run(f"test -e {shlex.quote(path)}").rc == 0)
+
+
 class Guest:
     """The guest of the state directory."""
 
@@ -34,6 +71,11 @@ class Guest:
         control = f"ControlPath={group['vars']['ansible_control_path_dir']}/tests"
         key = ["-i", group["vars"]["ansible_ssh_private_key_file"], "-p", host["ansible_port"]]
         self.ssh = ["ssh", *options, "-o", control, "-o", "LogLevel=ERROR", *key, f"root@{host['ansible_host']}"]
+
+    @property
+    def host(self) -> Host:
+        """The guest for tests/docker."""
+        return Host(self)
 
     def asked(self, script: str, *, given: str = "") -> subprocess.CompletedProcess[str]:
         """Return how a script of root's in bash went."""

@@ -20,7 +20,7 @@ CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('\\0confined-slo
 def test_es_04_no_abstract_socket_of_the_host_answers_a_session_that_shares_its_network(guest: t.Any) -> None:
     guest.run('systemd-run --quiet --unit=test-abstract python3 -c "$(cat)"; sleep 5', given=LISTEN)
     try:
-        refused = guest.session("sharing", f'python3 -c "{CONNECT}"')
+        refused = guest.session("shipper", f'python3 -c "{CONNECT}"')
         outside = guest.asked(f'python3 -c "{CONNECT}"')
     finally:
         guest.run("systemctl stop test-abstract")
@@ -31,13 +31,13 @@ def test_es_04_no_abstract_socket_of_the_host_answers_a_session_that_shares_its_
 def test_its_own_abstract_sockets_and_signals_work(guest: t.Any) -> None:
     script = "import socket, os, signal; s = socket.socket(socket.AF_UNIX); s.bind('\\0own'); s.listen();"
     script += " socket.socket(socket.AF_UNIX).connect('\\0own'); os.kill(os.getppid(), 0); print('works')"
-    assert guest.session("sharing", f'python3 -c "{script}"; true').stdout == "works\n"
+    assert guest.session("shipper", f'python3 -c "{script}"; true').stdout == "works\n"
 
 
 def test_the_mutations_of_landlock_and_of_apparmor_are_caught_by_their_probes(guest: t.Any) -> None:
     for slot, words, names in (
-        ("sharing", "Landlock", ["no Landlock"]),
-        ("sharing", "userns", ["no --disable-userns"]),
+        ("shipper", "Landlock", ["no Landlock"]),
+        ("shipper", "userns", ["no --disable-userns"]),
         ("nester", "AppArmor", ["no AppArmor"]),
         ("coder", "outside of", ["launcher outside of its profile"]),
         ("coder", "of environment", ["launcher without its check of environment"]),
@@ -49,6 +49,6 @@ def test_the_mutations_of_landlock_and_of_apparmor_are_caught_by_their_probes(gu
 
 
 def test_a_cli_behind_landlock_has_its_signals_and_exit_status(guest: t.Any) -> None:
-    assert guest.session("sharing", "exit 42").returncode == 42
-    assert guest.session("sharing", "kill -INT $$; sleep 1").returncode == 130
-    assert guest.session("sharing", "grep -E 'SigIgn|SigBlk' /proc/self/status").stdout.split()[1::2] == ["0" * 16] * 2
+    assert guest.session("shipper", "exit 42").returncode == 42
+    assert guest.session("shipper", "kill -INT $$; sleep 1").returncode == 130
+    assert guest.session("shipper", "grep -E 'SigIgn|SigBlk' /proc/self/status").stdout.split()[1::2] == ["0" * 16] * 2

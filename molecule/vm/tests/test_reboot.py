@@ -25,5 +25,5 @@ def test_every_unit_is_up_and_the_profiles_are_in_force(guest: t.Any) -> None:
 
 def test_sessions_start_and_find_what_they_left(guest: t.Any) -> None:
     assert guest.session("coder", "cat notes").stdout == "kept\n"
-    rows = json.loads(guest.asked("slotctl selftest outgoing --no-mutations --json").stdout)
+    rows = json.loads(guest.asked("slotctl selftest dock-er --no-mutations --json").stdout)
     assert rows and [row for row in rows if not row["ok"]] == []

@@ -16,7 +16,6 @@ OTHER = "0198c2d4-1e4f-7c3a-9b1d-2f6a7b8c9d0f"
 POLICY: dict[str, t.Any] = {
     "mode": "isolated",
     "network": "host",
-    "nested_sandbox": False,
     "provider": {
         "name": "fake",
         "version": "1",

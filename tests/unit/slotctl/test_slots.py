@@ -20,7 +20,6 @@ POLICY: dict[str, t.Any] = {
     "enabled": True,
     "mode": "isolated",
     "network": "none",
-    "nested_sandbox": False,
     "fingerprint": "sha256:0",
     "provider": {
         "name": "shell",

@@ -191,7 +191,8 @@ class Run:
     def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
         self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
         policy = json.loads(value(records, "policy"))
-        self.mode, self.nested, self.docker = policy["mode"], policy["nested_sandbox"], bool(policy.get("docker"))
+        self.mode = policy["mode"]
+        self.nested, self.docker = bool(policy.get("nested_sandbox")), bool(policy.get("docker"))
         self.said = ""
         with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
             self.source = file.read()

@@ -18,8 +18,8 @@ from .tables import pairs, table
 
 Json = dict[str, t.Any]
 
-DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
 NESTING = "Make a sandbox of its own: with /usr/bin/bwrap, whose payload may not make another"
+DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -146,8 +146,8 @@ def show_policy(found: Json) -> str:
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
+        *([("may", NESTING)] if found.get("nested_sandbox") else []),
         *([("docker", DAEMON)] if found.get("docker") else []),
-        *([("may", NESTING)] if found["nested_sandbox"] else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),

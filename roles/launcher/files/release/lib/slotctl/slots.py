@@ -25,7 +25,6 @@ SHAPE = {
     "enabled": bool,
     "mode": str,
     "network": str,
-    "nested_sandbox": bool,
     "forwards?": [int],
     "docker?": bool,
     "fingerprint": str,
