@@ -208,6 +208,13 @@ def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> tuple[Slot, ...]:
     return slots
 
 
+def seconds_of(span: str) -> int:
+    """Return a checked span of time such as `8h` in seconds."""
+    units = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+    digits = span.rstrip("".join(units))
+    return int(digits) * units[span[len(digits) :]]
+
+
 def size_in_bytes(size: str) -> int:
     """Return the bytes of a size such as 8G (powers of 1024)."""
     match = _SIZE.match(size)

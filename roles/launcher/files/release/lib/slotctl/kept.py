@@ -30,11 +30,11 @@ MOST_ANSWER = 1 << 16
 
 def keep(slot: Slot) -> None:
     """Copy the state files as they are now, unless the last copy is the same; keep the newest few copies."""
-    files = _files(slot)
+    files = state_files(slot)
     directory = _directory(slot)
 
     def work() -> bytes:
-        now = {name: data for name, path in files.items() if (data := _read(path)) is not None}
+        now = {name: data for name, path in files.items() if (data := read(path)) is not None}
         old = _copies(directory)
         if not any(now.values()) or (old and _content(f"{directory}/{old[-1]}") == now):
             return b""
@@ -63,7 +63,7 @@ def listed(slot: Slot) -> list[str]:
 
 def restore(slot: Slot, date: str) -> list[str]:
     """Put the files of one copy back, each in one rename, and return their names; Refusal if there is none."""
-    files, directory = _files(slot), f"{_directory(slot)}/{date}"
+    files, directory = state_files(slot), f"{_directory(slot)}/{date}"
     if date not in listed(slot):
         raise Refusal("policy-invalid", f"there is no copy {date!r:.80}", f"see 'slotctl restore {slot.name}'")
 
@@ -82,7 +82,7 @@ def restore(slot: Slot, date: str) -> list[str]:
     return [str(name) for name in json.loads(answer)]
 
 
-def _files(slot: Slot) -> dict[str, str]:
+def files(slot: Slot) -> dict[str, str]:
     """Return where each state file is kept, by a name that is safe for a file."""
     paths = {path: place(slot.policy, path) for path in slot.policy["provider"].get("renames") or []}
     return {path.replace("/", "%"): where for path, where in paths.items() if where}
@@ -105,11 +105,11 @@ def _is_date(name: str) -> bool:
 
 
 def _content(directory: str) -> dict[str, bytes]:
-    found = {name: _read(f"{directory}/{name}") for name in os.listdir(directory)}
+    found = {name: read(f"{directory}/{name}") for name in os.listdir(directory)}
     return {name: data for name, data in found.items() if data is not None}
 
 
-def _read(path: str) -> bytes | None:
+def read(path: str) -> bytes | None:
     try:
         parent = open_directory(os.path.dirname(path))
     except OSError:

@@ -56,6 +56,16 @@ def sockets(own: set[str]) -> str:
     return ""
 
 
+def held_by(profile: str) -> str:
+    """Return by which AppArmor profile this process is held, if it is not (also) this one, enforced."""
+    try:
+        label = text("/proc/self/attr/current").strip("\0\n")
+    except OSError as error:
+        return str(error)
+    names, _unused, mode = label.rpartition(" (")
+    return "" if profile in names.split("//&") and mode == "enforce)" else f"it is held by {label}"
+
+
 def connects(abstract: str, port: int) -> str:
     """Return which listener of the host answers: one on an abstract name, one on loopback."""
     reached = []
@@ -296,6 +306,8 @@ def run(given: dict[str, t.Any]) -> Findings:
             "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
             "logs": invisible("/var/log"),
         }
+    if given["profile"]:
+        found["profile"] = held_by(given["profile"])
     for target, kind, below in given["masks"]:
         found[f"mask:{target}"] = masked(target, kind, set(below))
     points = mount_points()

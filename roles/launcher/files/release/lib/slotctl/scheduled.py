@@ -39,7 +39,7 @@ def looked_at(slot: str, name: str) -> dict[str, t.Any]:
 def load(slot: str, name: str) -> tuple[str, run.Words]:
     """Return a schedule's workspace, and what makes the CLI's arguments; Refusal if it is not root's word."""
     check_known(slot)
-    known = _names(slot)
+    known = names(slot)
     if name not in known:
         what = f"slot {slot} has no schedule {name!r:.80}; it has {', '.join(known) or 'none'}"
         raise Refusal("policy-missing", what, CONVERGE)
@@ -66,10 +66,10 @@ def _read(slot: str, name: str) -> bytes:
         os.close(directory)
 
 
-def _names(slot: str) -> list[str]:
+def names(slot: str) -> list[str]:
     """Return the names of the slot's schedules; each is safe in a path, as a name in a directory."""
     try:
-        names = os.listdir(_layout.schedules(slot))
+        found = os.listdir(_layout.schedules(slot))
     except OSError:
         return []
-    return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and not name.startswith("."))

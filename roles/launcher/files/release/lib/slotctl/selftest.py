@@ -29,6 +29,8 @@ from .mutations import DID_NOT_START, Mutation, mutations, offline, read_only
 from .slots import load
 
 PYTHON = "/usr/bin/python3"
+PAYLOAD_PROFILE = "confined-slots-payload"
+LOADED_PROFILES = "/sys/kernel/security/apparmor/profiles"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 # What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
@@ -60,6 +62,7 @@ CLAIMS = {
     "own-shell": "null device and terminal are there",
     "private-network": "has a way out",
     "privileges": "no capability held or to be gained",
+    "profile": "is held by its AppArmor profile",
     "read-only-workspace": "cannot write its workspace",
     "releases": "launcher and releases are not visible",
     "run-directory": "can write its run directory",
@@ -229,6 +232,7 @@ class Run:
             "markers": self.stands.markers,
             "process": os.getpid(),
             "token": self.stands.token,
+            "profile": PAYLOAD_PROFILE if _is_loaded(PAYLOAD_PROFILE) else "",
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
             "network": "private" if values(self.records, "network") else "none" if alone else "host",
             "mode": self.mode,
@@ -258,6 +262,15 @@ class Run:
         except ValueError:
             return None
         return {str(name): str(found) for name, found in findings.items()} if isinstance(findings, dict) else None
+
+
+def _is_loaded(profile: str) -> bool:
+    """Return whether the kernel has the AppArmor profile; where it has none at all there is nothing to hold."""
+    try:
+        with open(LOADED_PROFILES, encoding="utf-8", errors="replace") as file:
+            return any(line.startswith(f"{profile} (") for line in file)
+    except OSError:
+        return False
 
 
 def _file_id(path: str) -> tuple[int, int]:

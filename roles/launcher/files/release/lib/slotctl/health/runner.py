@@ -18,10 +18,13 @@ import time
 import typing as t
 
 from confined_slots import _health
+from confined_slots._declarations import Invalid
+from confined_slots._files import UnsafePath
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, unknown
+from confined_slots._manifest import Untrusted
 from confined_slots._refusals import Refusal, printable
 
-from .context import Check, Context
+from .context import CONVERGE, Check, Context
 
 GRACE_SECONDS = 2.0  # between asking a child to end and killing it, so that it takes its files away
 _PIECE = 1 << 16
@@ -160,14 +163,13 @@ def _ended(running: dict[int, tuple[int, _Child]], poll: select.poll, pipe: int)
 
 def _settle(child: _Child, results: Results, budget: float) -> int:
     """Note what has become of the check that an ended child was at; return which check is next."""
-    time.sleep(0)  # what SIGKILL has ended is there to be waited for in the next moment
     deadline = time.monotonic() + 0.2
     status = 0
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             break
-        time.sleep(0.005)
+        time.sleep(0.001)
     check = child.check
     if check is None:
         return child.next
@@ -223,6 +225,11 @@ def outcome(check: Check, context: Context) -> Outcome:
         found = check.look(context)
     except Refusal as refusal:
         return _health.critical(f"{refusal.code}: {refusal.what}", check.about, refusal.cure)
+    except (Untrusted, UnsafePath) as error:
+        return _health.critical(str(error), check.about, f"find out who did it, then {CONVERGE}")
+    except Invalid as error:
+        what, _unused, cure = str(error).rpartition(" [")
+        return _health.critical(what or cure, check.about, cure.rstrip("]") if what else CONVERGE)
     except CouldNot as reason:
         return unknown(str(reason))
     except DoesNotApply:
