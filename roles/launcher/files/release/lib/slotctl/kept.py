@@ -82,7 +82,7 @@ def restore(slot: Slot, date: str) -> list[str]:
     return [str(name) for name in json.loads(answer)]
 
 
-def files(slot: Slot) -> dict[str, str]:
+def state_files(slot: Slot) -> dict[str, str]:
     """Return where each state file is kept, by a name that is safe for a file."""
     paths = {path: place(slot.policy, path) for path in slot.policy["provider"].get("renames") or []}
     return {path.replace("/", "%"): where for path, where in paths.items() if where}

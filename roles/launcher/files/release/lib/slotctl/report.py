@@ -1,0 +1,134 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`slotctl health`: the report for people and for monitoring, kept and told of where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+import typing as t
+
+from confined_slots import _files, _health
+from confined_slots._files import Owned, UnsafePath
+from confined_slots._health import Json
+from confined_slots._refusals import Refusal, printable
+
+from . import health
+from .tables import table
+
+if t.TYPE_CHECKING:
+    import argparse
+
+JOURNAL = "/run/systemd/journal/socket"
+MESSAGE_ID = "8f6a2d0f0f1c4d49a4f6d6c8b36d5c0e"
+READABLE, PRIVATE = Owned(0, 0, 0o644), Owned(0, 0, 0o600)
+PRIORITY = {"ok": 6, "warn": 4, "unknown": 3, "critical": 2}
+MOST_OPTIONS = 1 << 22
+NUMBERS = ("credential_days", "state_bytes", "free_bytes", "free_percent", "rotation_days")
+
+
+class Impossible(Exception):
+    """What was asked for cannot be done: one sentence, the cure in brackets."""
+
+
+def made(options: argparse.Namespace) -> Json:
+    """Look, write where it is asked for, and return the report; a run that fails writes that it has failed."""
+    before = _last(options.state) if options.state else None
+    try:
+        found = _health.check_report(
+            health.health(_options(options.options), only=options.slot, checks=options.check, budget=options.budget)
+        )
+    except Refusal:
+        raise
+    except Impossible:
+        raise
+    except Exception as error:
+        found = _health.failed(socket.gethostname(), time.time(), f"the run broke: {type(error).__name__}: {error}")
+    try:
+        if options.textfile:
+            _files.write(options.textfile, _health.prometheus(found).encode(), READABLE)
+        if options.state:
+            _files.write(options.state, (json.dumps(found) + "\n").encode(), PRIVATE)
+            for slot, check, state in _health.changes(before, found):
+                _tell(slot, check, state)
+    except UnsafePath as error:
+        raise Impossible(f"{error} [give it, and all above it, to root]") from None
+    return found
+
+
+def _options(path: str | None) -> health.Options:
+    """Return what is compared with, out of a file of root's or (`-`) standard input; strict about its form."""
+    if path is None:
+        return health.Options()
+    try:
+        data = sys.stdin.buffer.read(MOST_OPTIONS) if path == "-" else _files.read(path, MOST_OPTIONS)
+        found = json.loads(data or b"")
+        words: dict[str, t.Any] = {key: int(found[key]) for key in NUMBERS if key in found}
+        if unused := set(found) - {*NUMBERS, "source", "declared"}:
+            raise ValueError(f"it has {', '.join(sorted(unused))}")
+        if found.get("declared") is not None:
+            words["declared"] = {str(name): dict(about) for name, about in found["declared"].items()}
+        return health.Options(source=str(found.get("source") or ""), **words)
+    except (UnsafePath, OSError, ValueError, TypeError, AttributeError) as error:
+        raise Impossible(f"{path} holds no options: {printable(str(error))} [converge the role monitoring]") from None
+
+
+def _last(path: str) -> Json | None:
+    try:
+        return _health.check_report(json.loads(_files.read(path) or b""))
+    except (UnsafePath, OSError, ValueError, RecursionError):
+        return None
+
+
+def _tell(slot: str, check: Json, before: str) -> None:
+    """Send a change of state to the journal, with fields that nobody but root can write there."""
+    about = f"{slot or 'host'}: {check['check']} is {check['state']}, was {before or 'not looked at'}"
+    fields = {
+        "MESSAGE": printable(f"{about}: {check['found']}{_cure(check)}"),
+        "MESSAGE_ID": MESSAGE_ID,
+        "PRIORITY": str(PRIORITY[check["state"]]),
+        "SYSLOG_IDENTIFIER": "slotctl",
+        "CONFINED_SLOTS_EVENT": "health",
+        "CONFINED_SLOTS_SLOT": printable(slot),
+        "CONFINED_SLOTS_CHECK": check["check"],
+        "CONFINED_SLOTS_STATE": check["state"],
+        "CONFINED_SLOTS_STATE_BEFORE": before,
+    }
+    message = "".join(f"{name}={text}\n" for name, text in fields.items()).encode("utf-8", "backslashreplace")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.settimeout(2)
+        try:
+            client.connect(JOURNAL)
+            client.send(message)
+        except OSError:  # the result itself is kept, and says the same
+            return
+
+
+def _cure(check: Json) -> str:
+    return f" [{check['cure']}]" if check["cure"] and check["state"] != "ok" else ""
+
+
+def show(found: Json, *, everything: bool) -> str:
+    """Return the report for people: what is wrong first, the cure beside it."""
+    every = [("", each) for each in found["checks"]]
+    every += [(slot["slot"], each) for slot in found["slots"] for each in slot["checks"]]
+    bad = _health.complaints(found)
+    rest = [one for one in every if one[1]["state"] == "ok"] if everything else []
+    rows = [(each["state"], slot or "-", each["check"], each["found"] + _cure(each)) for slot, each in (*bad, *rest)]
+    counts = ", ".join(f"{number} {state}" for state, number in found["counts"].items() if number)
+    text = table(("STATE", "SLOT", "CHECK", "FOUND"), rows) + "\n" if rows else ""
+    return f"{text}{found['host']}: {found['state']} ({counts}; {len(found['slots'])} slots, {found['seconds']:.1f} s)\n"
+
+
+def is_failing(found: Json) -> bool:
+    """Return whether somebody has to act."""
+    return found["state"] in _health.FAILING["critical"]
+
+
+def nagios(found: Json) -> tuple[int, str]:
+    """Return exit status and line of a Nagios plugin."""
+    return _health.nagios(found)
+
+
