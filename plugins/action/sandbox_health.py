@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The controller's side of the module sandbox_health: the checks that run are its own, and so is what they compare with.
+"""The controller's side of the module sandbox_health: the checks are its own, and so is what they compare with.
 
 What stands on the host is what is checked: neither its slotctl nor its manifest is asked whether it is well.
 """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Health: what a check says, the report that all of them make, and the report as monitoring reads it.
 
-Names, states and the shape of the report are an interface: docs/monitoring.md says them, `SCHEMA` counts their versions.
+Names, states and the shape of the report are an interface that docs/monitoring.md describes; `SCHEMA` is its version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAILING = {"critical": ("critical", "unknown"), "warn": ("critical", "unknown", 
 NAGIOS = {"ok": 0, "warn": 1, "critical": 2, "unknown": 3}
 MOST_TEXT = 600
 
-Json = t.Dict[str, t.Any]  # noqa: UP006  (evaluated on the oldest Python of a host)
+Json = dict[str, t.Any]
 
 
 class CouldNot(Exception):
@@ -86,14 +86,14 @@ def report(
     checks are the host's; each of slots has `slot`, `about` and `checks`; beside are the checks that did not apply.
     """
     parts: list[Json] = [{**slot, "state": worst(each["state"] for each in slot["checks"])} for slot in slots]
-    every = [*checks, *(each for slot in parts for each in slot["checks"])]
+    states = [each["state"] for each in (*checks, *(each for slot in parts for each in slot["checks"]))]
     return {
         "schema": SCHEMA,
         "host": host,
         "time": round(when, 3),
         "seconds": round(seconds, 3),
-        "state": worst(each["state"] for each in every),
-        "counts": {state: sum(each["state"] == state for each in every) for state in STATES},
+        "state": worst(states),
+        "counts": {state: states.count(state) for state in STATES},
         "checks": checks,
         "slots": parts,
         "not_applicable": list(beside),
@@ -105,11 +105,15 @@ def failed(host: str, when: float, why: str) -> Json:
     return report(host, when, 0.0, [as_json("health", unknown(why, "run 'slotctl health' there"), 0.0)], [], [])
 
 
+def every(found: Json) -> list[tuple[str, Json]]:
+    """Return every check of a report with its slot, "" for the host."""
+    own = [("", each) for each in found["checks"]]
+    return own + [(slot["slot"], each) for slot in found["slots"] for each in slot["checks"]]
+
+
 def complaints(found: Json) -> list[tuple[str, Json]]:
-    """Return what is not ok, the worst first, each with its slot ("" for the host)."""
-    every = [("", each) for each in found["checks"]]
-    every += [(slot["slot"], each) for slot in found["slots"] for each in slot["checks"]]
-    bad = [(slot, each) for slot, each in every if each["state"] != "ok"]
+    """Return what is not ok, the worst first, each with its slot."""
+    bad = [(slot, each) for slot, each in every(found) if each["state"] != "ok"]
     return sorted(bad, key=lambda one: -STATES.index(one[1]["state"]))
 
 
@@ -135,18 +139,16 @@ def check_report(found: t.Any) -> Json:
         raise ValueError(f"it is no report of schema {SCHEMA}")
     if not isinstance(found.get("checks"), list) or not isinstance(found.get("slots"), list):
         raise ValueError("it has no lists of checks and slots")
-    lists = [found["checks"]]
     for slot in found["slots"]:
-        if not isinstance(slot, dict) or not isinstance(slot.get("checks"), list):
-            raise ValueError("a slot has no list of checks")
-        lists.append(slot["checks"])
-    every = [each for checks in lists for each in checks]
-    if not every:
+        if not isinstance(slot, dict) or not isinstance(slot.get("checks"), list) or "slot" not in slot:
+            raise ValueError("a slot has no name or no list of checks")
+    checks = [each for _unused, each in every(found)]
+    if not checks:
         raise ValueError("it has no check at all")
-    for each in every:
+    for each in checks:
         if not isinstance(each, dict) or each.get("state") not in STATES or not isinstance(each.get("check"), str):
             raise ValueError(f"a check has no state: {each!r:.80}")
-    if found.get("state") != worst(each["state"] for each in every):
+    if found.get("state") != worst(each["state"] for each in checks):
         raise ValueError("its state is not the worst of its checks")
     return found
 
@@ -179,13 +181,11 @@ def _metrics(reports: t.Sequence[Json], *, with_host: bool) -> t.Iterator[str]:
     rows: dict[str, list[tuple[Json, float]]] = {name: [] for name in METRICS}
     for found in reports:
         host: Json = {"host": found["host"]} if with_host else {}
-        every = [("", each) for each in found["checks"]]
         for slot in found["slots"]:
-            every += [(slot["slot"], each) for each in slot["checks"]]
             about = {key: slot["about"].get(key, "") for key in ("mode", "provider")}
             rows["slot_info"].append(({**host, "slot": slot["slot"], **about}, 1))
-        for name, each in every:
-            labels = {**host, "check": each["check"], "slot": name}
+        for slot_name, each in every(found):
+            labels = {**host, "check": each["check"], "slot": slot_name}
             rows["check_state"].append((labels, NAGIOS[each["state"]]))
             rows["check_milliseconds"].append((labels, each["milliseconds"]))
         rows["state"].append((host, NAGIOS[found["state"]]))
@@ -212,20 +212,11 @@ def _short(text: str) -> str:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def states_of(found: Json) -> dict[tuple[str, str], str]:
-    """Return the state of every check by slot ("" for the host) and id."""
-    states = {("", each["check"]): each["state"] for each in found["checks"]}
-    states |= {(slot["slot"], each["check"]): each["state"] for slot in found["slots"] for each in slot["checks"]}
-    return states
-
-
 def changes(before: Json | None, after: Json) -> list[tuple[str, Json, str]]:
     """Return each check whose state is not what it was: slot, the check now, the state before ("" if it is new).
 
     A check that is new and ok is no change worth a word.
     """
-    old = states_of(before) if before else {}
-    every = [("", each) for each in after["checks"]]
-    every += [(slot["slot"], each) for slot in after["slots"] for each in slot["checks"]]
-    found = [(slot, each, old.get((slot, each["check"]), "")) for slot, each in every]
+    old = {(slot, each["check"]): each["state"] for slot, each in every(before)} if before else {}
+    found = [(slot, each, old.get((slot, each["check"]), "")) for slot, each in every(after)]
     return [one for one in found if one[1]["state"] != (one[2] or "ok")]

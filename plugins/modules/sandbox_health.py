@@ -11,12 +11,13 @@ module: sandbox_health
 short_description: Check a host and its slots, by looking and by trying
 version_added: 0.1.0
 description:
-  - Looks at all that slots depend on, starts a process in the sandbox of each slot, and says what holds. It changes nothing.
+  - Looks at all that slots depend on, starts a process in the sandbox of each slot, and says what holds.
+  - It changes nothing.
   - The checks that run are the controller's own, sent for this run, and the release is compared with the digest of the
     controller's copy. What stands on the host is not asked whether it is well.
   - A check that could not run, broke or took too long is V(unknown), never V(ok); a check that has nothing to look at
     is in RV(not_applicable) and has no state.
-  - The checks, their states and this shape of the result are an interface; docs/monitoring.md of the collection lists them.
+  - The checks, their states and this shape of the result are an interface; docs/monitoring.md lists them.
 options:
   only_slots:
     description: Names of slots to look at, and nothing of the host itself; all of it if left out.
@@ -37,7 +38,8 @@ options:
     default: critical
   declared:
     description:
-      - The slots as the inventory declares them; what differs on the host in mode, provider, network or enabled is critical.
+      - The slots as the inventory declares them.
+      - What differs on the host in mode, provider, network or enabled is critical.
       - Without it the slots are taken as they are found.
     type: list
     elements: dict

@@ -371,6 +371,8 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
 
 
 def _health(release: str, options: argparse.Namespace) -> int:
+    from confined_slots import _health as core
+
     from . import report
 
     try:
@@ -378,11 +380,11 @@ def _health(release: str, options: argparse.Namespace) -> int:
     except report.Impossible as error:
         raise Failed(str(error), 2) from None
     if options.nagios:
-        status, line = report.nagios(found)
+        status, line = core.nagios(found)
         _print(f"{line}\n")
         return status
     _show(options, found, lambda found: report.show(found, everything=options.all))
-    return EXIT_FAILED if report.is_failing(found) else 0
+    return EXIT_FAILED if found["state"] in core.FAILING["critical"] else 0
 
 
 def _release(release: str, options: argparse.Namespace) -> int:

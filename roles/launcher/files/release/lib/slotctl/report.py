@@ -40,9 +40,7 @@ def made(options: argparse.Namespace) -> Json:
         found = _health.check_report(
             health.health(_options(options.options), only=options.slot, checks=options.check, budget=options.budget)
         )
-    except Refusal:
-        raise
-    except Impossible:
+    except (Refusal, Impossible):
         raise
     except Exception as error:
         found = _health.failed(socket.gethostname(), time.time(), f"the run broke: {type(error).__name__}: {error}")
@@ -112,23 +110,10 @@ def _cure(check: Json) -> str:
 
 def show(found: Json, *, everything: bool) -> str:
     """Return the report for people: what is wrong first, the cure beside it."""
-    every = [("", each) for each in found["checks"]]
-    every += [(slot["slot"], each) for slot in found["slots"] for each in slot["checks"]]
     bad = _health.complaints(found)
-    rest = [one for one in every if one[1]["state"] == "ok"] if everything else []
+    rest = [one for one in _health.every(found) if one[1]["state"] == "ok"] if everything else []
     rows = [(each["state"], slot or "-", each["check"], each["found"] + _cure(each)) for slot, each in (*bad, *rest)]
     counts = ", ".join(f"{number} {state}" for state, number in found["counts"].items() if number)
     text = table(("STATE", "SLOT", "CHECK", "FOUND"), rows) + "\n" if rows else ""
-    return f"{text}{found['host']}: {found['state']} ({counts}; {len(found['slots'])} slots, {found['seconds']:.1f} s)\n"
-
-
-def is_failing(found: Json) -> bool:
-    """Return whether somebody has to act."""
-    return found["state"] in _health.FAILING["critical"]
-
-
-def nagios(found: Json) -> tuple[int, str]:
-    """Return exit status and line of a Nagios plugin."""
-    return _health.nagios(found)
-
-
+    size = f"{len(found['slots'])} slots, {found['seconds']:.1f} s"
+    return f"{text}{found['host']}: {found['state']} ({counts}; {size})\n"

@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The slot's account: as the ledger and the plan have it, locked, in no other group, with its subordinate ids, alone."""
+"""The slot's account: as ledger and plan have it, locked, in no other group, with subordinate ids of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def account(context: Context) -> Outcome:
 def subordinate_ids(context: Context) -> Outcome:
     """Return whether the slot has its ranges, in both files, and nobody else has any of them."""
     found, name, ids = context.host.accounts, context.account, context.ids
-    expected = f"{ids.subid_count} ids from {ids.subid_first} in {_accounts.SUBUID} and {_accounts.SUBGID}, nobody else's"
+    expected = f"{ids.subid_count} ids from {ids.subid_first} in both {_accounts.SUBUID} and {_accounts.SUBGID}, alone"
     for path, ranges in ((_accounts.SUBUID, found.subuids), (_accounts.SUBGID, found.subgids)):
         if not any(entry.is_of(name, ids.uid) and entry.span == ids.span for entry in ranges or ()):
             return critical(f"{path} does not give them to {name}", expected, CONVERGE)

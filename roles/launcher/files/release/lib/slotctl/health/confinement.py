@@ -11,7 +11,6 @@ import dataclasses
 import json
 import subprocess
 
-
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, unknown, warn
 from confined_slots._plan import Record, values
 

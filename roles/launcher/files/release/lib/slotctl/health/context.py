@@ -27,8 +27,10 @@ if t.TYPE_CHECKING:
 
 CONVERGE = slots.CONVERGE
 TOOL_SECONDS = 8.0
-SHOWN = ("LoadState", "ActiveState", "SubState", "UnitFileState", "Result", "MainPID", "NeedDaemonReload", "MemoryMax")
-SHOWN = (*SHOWN, "CPUQuotaPerSecUSec", "TasksMax", "ControlGroup", "User")
+SHOWN = (
+    *("ActiveState", "UnitFileState", "Result", "MainPID", "NeedDaemonReload", "ControlGroup"),
+    *("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What was asked once, before any check ran; units is None, with the reason in `trouble`, if systemd did not say."""
+    """What was asked once, before any check ran; units is None, for the reason in trouble, if systemd did not say."""
 
     options: Options
     slots: tuple[str, ...]

@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The slot's Docker daemon: it answers, it is the slot's own, and its view of the host holds none of the slot's secrets."""
+"""The slot's Docker daemon: it answers, it is the slot's own, and it sees none of the slot's secrets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ask(path: str) -> tuple[int, dict[str, t.Any]]:
 
 
 def secrets(context: Context) -> Outcome:
-    """Return whether the daemon itself, whose files any container can be given, sees none of what a session must not."""
+    """Return whether the daemon, whose files any container can be given, sees nothing that a session must not."""
     _check_applies(context)
     unit = unit_of(context.name)
     expected = "the daemon sees no policy, credential, log, home or other slot"
@@ -93,7 +93,7 @@ def secrets(context: Context) -> Outcome:
 
 
 def _holds_anything(path: str) -> bool:
-    """Return whether a file is there, or a directory with something in it; mount points of empty directories are not."""
+    """Return whether a file is there, or a directory with something in it; an empty one shows nothing."""
     try:
         return bool(os.listdir(path)) if os.path.isdir(path) else os.path.lexists(path)
     except FileNotFoundError:

@@ -9,7 +9,7 @@ import os
 import stat
 import typing as t
 
-from confined_slots import _accounts, _layout, _permissions
+from confined_slots import _accounts, _files, _layout, _permissions
 from confined_slots._health import CouldNot, Outcome, critical, ok, warn
 from confined_slots._refusals import printable
 
@@ -98,7 +98,7 @@ def _unprivileged(path: str, capability: int) -> str:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
-            return f"is not a program that only root can write ({found.st_uid}:{found.st_gid} {found.st_mode & 0o7777:04o})"
+            return f"is no program that only root can write ({_files.Found.of(found).owned})"
         if found.st_mode & stat.S_ISUID:
             return ""
         try:
@@ -167,8 +167,7 @@ def passwords(_context: Context) -> Outcome:
         found = os.lstat(path)
         others = 0o026 if path == _accounts.SHADOW else 0o022
         if found.st_uid != 0 or not stat.S_ISREG(found.st_mode) or found.st_mode & others:
-            what = f"{path} is {found.st_uid}:{found.st_gid} {found.st_mode & 0o7777:04o}"
-            return critical(what, expected, f"chown root {path}, and take the bits away")
+            return critical(f"{path} is {_files.Found.of(found).owned}", expected, f"chown root {path}, and take the bits away")
     return ok("they are", expected)
 
 

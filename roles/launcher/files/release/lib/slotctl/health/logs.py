@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 
 from confined_slots import _files, _layout, _sessions
@@ -50,17 +49,17 @@ def records(context: Context) -> Outcome:
     expected = f"{path} is root's with mode 0640, and smaller than {most >> 20} MiB"
     with _files.trusted_directory(_layout.log(context.name)) as parent:
         try:
-            found = os.stat(_sessions.RECORDS, dir_fd=parent, follow_symlinks=False)
+            status = os.stat(_sessions.RECORDS, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:  # rotated away, and nothing was recorded since
             return ok("nothing is on record yet", expected)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        return critical(f"{path} is no file, or has {found.st_nlink} names", expected, "find out who made it")
-    if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (0, context.ids.uid, 0o640):
-        what = f"{path} is {found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):04o}"
-        return critical(what, expected, CONVERGE)
-    if found.st_size > most:
-        return warn(f"{path} has {found.st_size >> 20} MiB", expected, f"logrotate --debug {RULES}")
-    return ok(f"{found.st_size >> 10} KiB", expected)
+    found = _files.Found.of(status)
+    if found.kind != "file" or found.names != 1:
+        return critical(f"{path} is a {found.kind} with {found.names} names", expected, "find out who made it")
+    if found.owned != _files.Owned(0, context.ids.uid, 0o640):
+        return critical(f"{path} is {found.owned}", expected, CONVERGE)
+    if status.st_size > most:
+        return warn(f"{path} has {status.st_size >> 20} MiB", expected, f"logrotate --debug {RULES}")
+    return ok(f"{status.st_size >> 10} KiB", expected)
 
 
 def largest(rules: bytes | None) -> int:

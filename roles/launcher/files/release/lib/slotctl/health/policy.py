@@ -1,16 +1,15 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the launcher obeys: the plan and its fingerprint, the approval, the provider's bytes, the credential, the login."""
+"""What the launcher obeys: plan, fingerprint, approval, the provider's bytes, the credential, the login."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 import typing as t
 
-from confined_slots import _layout
+from confined_slots import _credentials, _files, _layout
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._launch import check_identity, check_mounts
 from confined_slots._manifest import sha256
@@ -55,7 +54,7 @@ def approval(context: Context) -> Outcome:
 
 
 def provider(context: Context) -> Outcome:
-    """Return whether the provider's executables are those that were compiled (each byte is read, not only its stamp)."""
+    """Return whether the provider's executables are those that were compiled; each byte is read, not only its stamp."""
     slot = context.slot
     unstamped = [(*record[:3], "") if record[0] == "identity" else record for record in slot.records]
     check_identity(unstamped)
@@ -114,11 +113,11 @@ def credential(context: Context) -> Outcome:
     if path is None:
         raise DoesNotApply("no credential is declared")
     checks.credential(slot)
-    for directory, mode in ((_layout.CREDENTIALS, 0o700), (os.path.dirname(path), 0o700)):
-        found = os.lstat(directory)
-        if (found.st_uid, stat.S_IMODE(found.st_mode)) != (0, mode) or not stat.S_ISDIR(found.st_mode):
-            what = f"{directory} is {found.st_uid} {stat.S_IMODE(found.st_mode):04o}"
-            return critical(what, f"{directory} is root's with mode 0700", CONVERGE)
+    for directory in (_layout.CREDENTIALS, os.path.dirname(path)):
+        found = _files.look(directory)
+        if found is None or found.kind != "directory" or found.owned != _credentials.DIRECTORY:
+            what = f"{directory} is {found.owned if found else 'not there'}"
+            return critical(what, f"{directory} is {_credentials.DIRECTORY}", CONVERGE)
     days = int((time.time() - os.lstat(path).st_mtime) // DAY)
     if days > context.options.credential_days:
         return warn(f"it is {days} days old", expected, "make a new one, declare it and converge")

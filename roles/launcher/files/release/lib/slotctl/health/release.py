@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The release that sessions start with: every byte, against a digest that does not come from the host where one is given.
+"""The release that sessions start with: every byte, against a digest from outside of the host where one is given.
 
 The controller's part of a release has one digest (`source`), which can be computed anew from what a verified manifest
 lists. What a host made itself (bytecode, seccomp filter, the copy of bwrap) is made again, or compared with its origin.

@@ -107,7 +107,8 @@ def schedules(context: Context) -> Outcome:
     if off:
         return critical("; ".join((*off, *failed)), expected, CONVERGE)
     if failed:
-        cure = f"slotctl preflight {context.name} --schedule {failed[0].partition(' ')[0]}; slotctl sessions {context.name}"
+        first = failed[0].partition(" ")[0]
+        cure = f"slotctl preflight {context.name} --schedule {first}; slotctl sessions {context.name}"
         return Outcome(state, "; ".join(failed), expected, cure)
     return ok(f"{len(names)} schedules", expected)
 
