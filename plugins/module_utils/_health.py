@@ -192,12 +192,12 @@ def _metrics(reports: t.Sequence[Json], *, with_host: bool) -> t.Iterator[str]:
         rows["run_seconds"].append((host, found["seconds"]))
         rows["timestamp_seconds"].append((host, found["time"]))
         rows["schema_version"].append((host, found["schema"]))
-    for name, about in METRICS.items():
+    for name, words in METRICS.items():
         if rows[name]:
-            yield f"# HELP {PREFIX}_{name} {about}\n# TYPE {PREFIX}_{name} gauge\n"
+            yield f"# HELP {PREFIX}_{name} {words}\n# TYPE {PREFIX}_{name} gauge\n"
         for labels, number in rows[name]:
-            words = ",".join(f'{key}="{_label(str(text))}"' for key, text in labels.items())
-            yield f"{PREFIX}_{name}{{{words}}} {number}\n" if words else f"{PREFIX}_{name} {number}\n"
+            pairs = ",".join(f'{key}="{_label(str(text))}"' for key, text in labels.items())
+            yield f"{PREFIX}_{name}{{{pairs}}} {number}\n" if pairs else f"{PREFIX}_{name} {number}\n"
 
 
 def _label(text: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from confined_slots import _accounts, _layout, _permissions
+from confined_slots import _accounts, _files, _layout, _permissions
 from confined_slots._health import DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._host import Account
 
@@ -38,6 +38,9 @@ def account(context: Context) -> Outcome:
     twins = [other.name for other in found.accounts if other.uid == ids.uid and other.name != name]
     if twins:
         bad.append(f"{', '.join(twins)} has the same uid")
+    shell = _files.look(os.path.realpath(entry.shell)) if entry.shell.startswith("/") else None
+    if shell is None or shell.kind != "file" or shell.owned.uid != 0 or shell.owned.mode & 0o022:
+        bad.append(f"its shell is {entry.shell}, which is no program of root's")
     if not entry.shadowed:
         bad.append(f"its password stands in {_accounts.PASSWD}")
     if bad:

@@ -18,6 +18,7 @@ from .. import checks, probe, selftest, slots
 from ..as_slot import as_slot
 from ..mutations import Mutation
 from .context import Check, Context, refusing
+from .policy import SHOWN, promised
 
 SECONDS = 12.0
 # What the probes say about the view that the policy promises; the others are about what must not be reached.
@@ -49,12 +50,12 @@ class Live:
 
 
 def live(slot: slots.Slot) -> Live:
-    """Start a process in the sandbox of the slot's first workspace and let it look."""
-    records = list(slot.records)
-    with selftest.bench(slot.name, records) as stands:
-        run = selftest.Run(slot.name, next(iter(slot.base["workspaces"])), slots.current_release(), records, stands)
+    """Start a process in the sandbox of the slot's first workspace, by its plan, and compare with what it is shown."""
+    shown = [*(record for record in slot.records if record[0] not in SHOWN), *promised(slot)]
+    with selftest.bench(slot.name, shown) as stands:
+        run = selftest.Run(slot.name, next(iter(slot.base["workspaces"])), slots.current_release(), shown, stands)
         try:
-            findings = run.confined(Mutation("none", frozenset(), tuple(records)))
+            findings = run.confined(Mutation("none", frozenset(), tuple(slot.records)))
         except subprocess.TimeoutExpired:
             raise CouldNot("the process in the sandbox has not ended in time") from None
         outside = as_slot(slot.uid, slot.gid, lambda: json.dumps(probe.invisible(*stands.markers)).encode(), 4096)
@@ -154,7 +155,9 @@ def read_kernel(path: str) -> str:
 
 
 def network(context: Context) -> Outcome:
-    """What makes a private network is there."""
+    """Return whether what makes a private network is there."""
+    if context.slot.base["network"] != "private":
+        raise DoesNotApply("its network is not private")
     return refusing(checks.network, "pasta, ip and /dev/net/tun for a private network")(context)
 
 

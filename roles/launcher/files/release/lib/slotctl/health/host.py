@@ -167,7 +167,8 @@ def passwords(_context: Context) -> Outcome:
         found = os.lstat(path)
         others = 0o026 if path == _accounts.SHADOW else 0o022
         if found.st_uid != 0 or not stat.S_ISREG(found.st_mode) or found.st_mode & others:
-            return critical(f"{path} is {_files.Found.of(found).owned}", expected, f"chown root {path}, and take the bits away")
+            cure = f"chown root {path}; chmod {'g-w,o=' if others & 0o004 else 'go-w'} {path}"
+            return critical(f"{path} is {_files.Found.of(found).owned}", expected, cure)
     return ok("they are", expected)
 
 

@@ -9,11 +9,11 @@ import os
 import time
 import typing as t
 
-from confined_slots import _credentials, _files, _layout
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._launch import check_identity, check_mounts
 from confined_slots._manifest import sha256
-from confined_slots._plan import value, values
+from confined_slots._mounts import Mount, as_record
+from confined_slots._plan import Record, value, values
 from confined_slots._refusals import printable
 
 from .. import checks, kept, readiness, slots
@@ -44,6 +44,49 @@ def policy(context: Context) -> Outcome:
             what = f"{key} is {slot.base[key]}, and declared as {declared[key]}"
             return critical(what, expected, CONVERGE)
     return ok(f"{len(plans)} plans, {value(slot.records, 'fingerprint')[:19]}…", expected)
+
+
+def explain(context: Context) -> Outcome:
+    """MO-05: what `slotctl policy` shows is what the launcher obeys: no mount, flag or variable more or less."""
+    expected = "the launch plan holds what the policy shows, in that order, and nothing else"
+    for workspace in context.slot.base["workspaces"]:
+        slot = slots.load(context.name, workspace)
+        wanted, found = promised(slot), [record for record in slot.records if record[0] in SHOWN]
+        if wanted == found:
+            continue
+        for words, some, others in (("holds", found, wanted), ("lacks", wanted, found)):
+            for record in some:
+                if record not in others:
+                    what = f"the plan {words} {' '.join(record)[:200]!r}, which the policy {_BUT[words]}"
+                    return critical(what, expected, CONVERGE)
+        return critical("the plan has another order than the policy", expected, CONVERGE)
+    return ok(f"{len(context.slot.records)} records", expected)
+
+
+_BUT = {"holds": "does not show", "lacks": "shows"}
+SHOWN = frozenset(
+    {
+        *("command", "flag", "network", "forward", "hostname", "bind", "bind-workspace", "run", "data", "symlink"),
+        *("tmpfs", "mask", "hold", "proc", "dev", "seal", "set", "pass"),
+    }
+)
+
+
+def promised(slot: slots.Slot) -> list[Record]:
+    """Return the records of a plan that people are shown, made of the policy instead of taken from the plan."""
+    policy = slot.policy
+    stamps = {record[-1]: record[-2] for record in slot.records if record[0] in ("mask", "hold")}
+    environment = policy["environment"]
+    return [
+        *(("command", word) for word in policy["provider"]["command"]),
+        *(("flag", each["flag"]) for each in policy["isolation"]),
+        *([("network", "private")] if policy["network"] == "private" else []),
+        *(("forward", str(port)) for port in policy.get("forwards", ())),
+        ("hostname", policy["slot"]),
+        *(as_record(Mount(**each, stamp=stamps.get(each["target"], ""))) for each in policy["mounts"]),
+        *(("set", name, text) for name, text in environment["set"].items()),
+        *(("pass", name) for name in environment["pass"]),
+    ]
 
 
 def approval(context: Context) -> Outcome:
@@ -113,11 +156,6 @@ def credential(context: Context) -> Outcome:
     if path is None:
         raise DoesNotApply("no credential is declared")
     checks.credential(slot)
-    for directory in (_layout.CREDENTIALS, os.path.dirname(path)):
-        found = _files.look(directory)
-        if found is None or found.kind != "directory" or found.owned != _credentials.DIRECTORY:
-            what = f"{directory} is {found.owned if found else 'not there'}"
-            return critical(what, f"{directory} is {_credentials.DIRECTORY}", CONVERGE)
     days = int((time.time() - os.lstat(path).st_mtime) // DAY)
     if days > context.options.credential_days:
         return warn(f"it is {days} days old", expected, "make a new one, declare it and converge")
@@ -175,6 +213,7 @@ def binds(context: Context) -> Outcome:
 
 SLOT = (
     Check("policy", "the plan is as it was compiled", policy),
+    Check("explain", "what is shown of the policy is what is obeyed", explain),
     Check("approval", "the policy is approved", approval),
     Check("provider", "the provider's executables are those compiled", provider, 20),
     Check("foreign-programs", "no other copy of the CLI is about", foreign_programs),

@@ -16,6 +16,7 @@ import sys
 from confined_slots import _archive, _files, _layout, _manifest, _release
 from confined_slots._health import CouldNot, Outcome, critical, ok, warn
 from confined_slots._manifest import BWRAP, SECCOMP
+from confined_slots._refusals import Refusal
 
 from ..slots import CONVERGE, current_release
 from .context import Check, Context, said
@@ -49,10 +50,10 @@ def release(context: Context) -> Outcome:
 
 def bytecode(_context: Context) -> Outcome:
     """Return whether the compiled modules, which the launcher runs unread, are what their sources compile to."""
-    directory = current_release()
+    directory, listed = _verified()
     expected = "each compiled module is what its source compiles to"
     count = 0
-    for path in sorted(_manifest.verify_release(directory)):
+    for path in sorted(listed):
         if not path.endswith(COMPILED):
             continue
         parent, _unused, file = path.rpartition("/__pycache__/")
@@ -66,6 +67,15 @@ def bytecode(_context: Context) -> Outcome:
             return critical(f"{directory}/{path} is not what {source} compiles to", expected, CONVERGE)
         count += 1
     return ok(f"{count} compiled modules", expected)
+
+
+def _verified() -> tuple[str, dict[str, str]]:
+    """Return where the release is and what it lists; CouldNot if it is not as listed."""
+    try:
+        directory = current_release()
+        return directory, _manifest.verify_release(directory)
+    except Refusal:
+        raise CouldNot("the release is not as listed: see the check release") from None
 
 
 def seccomp(_context: Context) -> Outcome:
