@@ -213,7 +213,7 @@ def look(params: dict[str, t.Any], directory: str) -> _health.Json:
         _archive.unpack(params["archive"], params["archive_source"], directory)
     except (Untrusted, OSError) as error:
         raise _health.CouldNot(f"the checks cannot be unpacked: {error}") from None
-    options = {key: params[key] for key in (*NUMBERS, "source")} | {"declared": declared(params["declared"])}
+    options = {key: params[key] for key in (*NUMBERS, "source", "declared")}
     command = [_release.PYTHON, "-IS", f"{directory}/bin/slotctl", "health", "--json", "--options=-"]
     command += [f"--budget={params['budget']}", *(f"--check={each}" for each in params["only_checks"])]
     command += ["--", *params["only_slots"]] if params["only_slots"] else []
@@ -238,14 +238,6 @@ def look(params: dict[str, t.Any], directory: str) -> _health.Json:
     except (ValueError, RecursionError) as error:
         said = printable(" ".join(done.stderr.split())[-400:]) or str(error)
         raise _health.CouldNot(f"the checks ended with {done.returncode} and gave no report: {said}") from None
-
-
-def declared(slots: list[dict[str, t.Any]] | None) -> dict[str, dict[str, t.Any]] | None:
-    """Return what is compared of each declared slot, None if no inventory was given; Invalid if one cannot be."""
-    if slots is None:
-        return None
-    fields = ("enabled", "mode", "network", "provider")
-    return {slot.name: {key: getattr(slot, key) for key in fields} for slot in parse(slots)}
 
 
 def main() -> None:
@@ -274,6 +266,7 @@ def main() -> None:
     if not 1 <= params["budget"] <= 3600:
         module.fail_json(f"budget is {params['budget']}; it can be 1 to 3600 [give it some seconds a slot]")
     try:
+        parse(params["declared"] or [])
         with _release.incoming(os.path.realpath(module.tmpdir)) as directory:
             found = look(params, directory)
     except Invalid as error:

@@ -174,6 +174,7 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("--options", metavar="FILE", help="a JSON file of root's with what is compared with")
     asked.add_argument("--textfile", metavar="FILE", help="write it for Prometheus' node exporter too")
     asked.add_argument("--state", metavar="FILE", help="keep the last result there, and tell changes to the journal")
+    asked.add_argument("--failed", metavar="WHY", help="look at nothing, and write that the run has failed")
     asked.add_argument("--budget", metavar="S", type=float, default=120.0, help="seconds for all of it (default: 120)")
     stopped = command(
         "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"

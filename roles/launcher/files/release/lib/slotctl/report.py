@@ -11,6 +11,7 @@ import time
 import typing as t
 
 from confined_slots import _files, _health
+from confined_slots._declarations import parse
 from confined_slots._files import Owned, UnsafePath
 from confined_slots._health import Json
 from confined_slots._refusals import Refusal, printable
@@ -36,24 +37,40 @@ class Impossible(Exception):
 def made(options: argparse.Namespace) -> Json:
     """Look, write where it is asked for, and return the report; a run that fails writes that it has failed."""
     before = _last(options.state) if options.state else None
-    try:
-        found = _health.check_report(
-            health.health(_options(options.options), only=options.slot, checks=options.check, budget=options.budget)
-        )
-    except (Refusal, Impossible):
-        raise
-    except Exception as error:
-        found = _health.failed(socket.gethostname(), time.time(), f"the run broke: {type(error).__name__}: {error}")
+    if options.failed is None:
+        found = _looked(options)
+    else:
+        found = _failed(options.failed)
     try:
         if options.textfile:
-            _files.write(options.textfile, _health.prometheus(found).encode(), READABLE)
+            _files.publish(options.textfile, _health.prometheus(found).encode(), READABLE)
         if options.state:
             _files.write(options.state, (json.dumps(found) + "\n").encode(), PRIVATE)
             for slot, check, state in _health.changes(before, found):
                 _tell(slot, check, state)
     except UnsafePath as error:
-        raise Impossible(f"{error} [give it, and all above it, to root]") from None
+        raise Impossible(f"{error} [give it to root]") from None
+    except OSError as error:
+        what = f"{error.filename or 'the result'}: {error.strerror}"
+        raise Impossible(f"the result cannot be written: {what} [make the directory, or make room]") from None
     return found
+
+
+def _looked(options: argparse.Namespace) -> Json:
+    given = _options(options.options)
+    try:
+        found = health.health(given, only=options.slot, checks=options.check, budget=options.budget)
+        return _health.check_report(found)
+    except health.NoSuchCheck as error:
+        raise Impossible(str(error)) from None
+    except Refusal:
+        raise
+    except Exception as error:  # a run that breaks is unknown wherever it is told of, and no exit status of Python's
+        return _failed(f"the run broke: {type(error).__name__}: {error}")
+
+
+def _failed(why: str) -> Json:
+    return _health.failed(socket.gethostname(), time.time(), why)
 
 
 def _options(path: str | None) -> health.Options:
@@ -67,7 +84,7 @@ def _options(path: str | None) -> health.Options:
         if unused := set(found) - {*NUMBERS, "source", "declared"}:
             raise ValueError(f"it has {', '.join(sorted(unused))}")
         if found.get("declared") is not None:
-            words["declared"] = {str(name): dict(about) for name, about in found["declared"].items()}
+            words["declared"] = {slot.name: slot for slot in parse(found["declared"])}
         return health.Options(source=str(found.get("source") or ""), **words)
     except (UnsafePath, OSError, ValueError, TypeError, AttributeError) as error:
         raise Impossible(f"{path} holds no options: {printable(str(error))} [converge the role monitoring]") from None

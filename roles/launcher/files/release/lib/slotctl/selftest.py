@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import marshal
 import os
 import secrets
 import shutil
@@ -29,6 +31,7 @@ from .mutations import DID_NOT_START, Mutation, mutations, offline, read_only
 from .slots import load
 
 PYTHON = "/usr/bin/python3"
+STARTER = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv[1])))"
 PAYLOAD_PROFILE = "confined-slots-payload"
 LOADED_PROFILES = "/sys/kernel/security/apparmor/profiles"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
@@ -191,8 +194,7 @@ class Run:
         self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
         self.mode = json.loads(value(records, "policy"))["mode"]
         self.said = ""
-        with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
-            self.source = file.read()
+        self.code = _probe().hex()
 
     def confined(self, mutation: Mutation) -> dict[str, str] | None:
         """Return the findings of a run through the launcher, None if the probe did not start."""
@@ -206,15 +208,16 @@ class Run:
                 "-c",
                 f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))",
             ]
-        plan = trial.plan(list(mutation.records), [PYTHON, "-I", "-c", self.source])
-        with trial.files(self.slot, session, plan, [json.dumps(self.given(session))]) as path:
+        plan = trial.plan(list(mutation.records), [PYTHON, "-IS", "-c", STARTER])
+        with trial.files(self.slot, session, plan, [self.code, marshal.dumps(self.given(session)).hex()]) as path:
             words = [*CARELESS, *launcher, path, self.workspace, session]
             return self._finish(words, session, mutation.groups, "")
 
     def unconfined(self) -> dict[str, str]:
         """Return what the same probes find as the slot's account, without launcher and bwrap."""
-        source = f"import sys\nsys.argv[1:] = [{json.dumps(self.given('none'))!r}]\n{self.source}"
-        return self._finish([PYTHON, "-I", "-"], f"selftest-{secrets.token_hex(8)}", "", source) or {}
+        words = [self.code, marshal.dumps(self.given("none")).hex()]
+        source = f"import sys\nsys.argv[1:] = {words}\n{STARTER}"
+        return self._finish([PYTHON, "-IS", "-"], f"selftest-{secrets.token_hex(8)}", "", source) or {}
 
     def given(self, session: str) -> dict[str, t.Any]:
         """Return what the probes are told: where things are, and what the plan promises."""
@@ -262,6 +265,14 @@ class Run:
         except ValueError:
             return None
         return {str(name): str(found) for name, found in findings.items()} if isinstance(findings, dict) else None
+
+
+@functools.cache
+def _probe() -> bytes:
+    """Return the probes' code: compiled here once, not once more in every sandbox."""
+    path = os.path.join(os.path.dirname(__file__), "probe.py")
+    with open(path, encoding="utf-8") as file:
+        return marshal.dumps(compile(file.read(), path, "exec", dont_inherit=True))
 
 
 def _is_loaded(profile: str) -> bool:

@@ -29,6 +29,10 @@ SLOT_CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS for check i
 BUDGET_SECONDS = 120.0
 
 
+class NoSuchCheck(Exception):
+    """No check is meant: nothing would be looked at, and that must not pass for health."""
+
+
 def health(
     options: Options,
     *,
@@ -39,12 +43,12 @@ def health(
 ) -> Json:
     """Return the report of this host; only names slots (the host's own checks are left out then), checks are patterns.
 
-    Refusal `slot-unknown` for a name that is no slot's; ValueError for a pattern that fits no check.
+    Refusal `slot-unknown` for a name that is no slot's, NoSuchCheck for patterns that fit no check.
     """
     began, when = time.monotonic(), time.time()
     of_host, of_slots = (_chosen(each, checks) for each in (HOST_CHECKS, SLOT_CHECKS))
     if not of_host and not of_slots:
-        raise ValueError(f"no check is called {', '.join(checks)}")
+        raise NoSuchCheck(f"no check is called {', '.join(checks)} [see docs/monitoring.md]")
     known = slots.known()
     for name in only:
         slots.check_known(name)

@@ -102,7 +102,7 @@ def mode(context: Context) -> Outcome:
     policy, records = context.policy, context.slot.records
     name = str(policy["mode"])
     shown = f"{name} ({policy['note']})" if policy.get("note") else name
-    declared = (context.options.declared or {}).get(context.name, {}).get("mode")
+    declared = context.declared.mode if context.declared else None
     expected = f"mode {declared or name}"
     if declared and declared != name:
         return critical(f"mode {shown}", expected, slots.CONVERGE)

@@ -37,12 +37,12 @@ SHOWN = (
 class Options:
     """What is compared with, and from where on something is too much.
 
-    source is the digest of the controller's part of the release ("" where nothing is pinned); declared has for each
-    slot that the inventory names what it says of it, None where no inventory was given.
+    source is the digest of the controller's part of the release ("" where nothing is pinned); declared has the slots
+    as the inventory has them, by name, None where no inventory was given.
     """
 
     source: str = ""
-    declared: t.Mapping[str, t.Mapping[str, t.Any]] | None = None
+    declared: t.Mapping[str, Declared] | None = None
     credential_days: int = 365
     state_bytes: int = 10 << 30
     free_bytes: int = 1 << 30
@@ -111,8 +111,13 @@ class Context:
             raise CouldNot(f"{_layout.LEDGER} has no slot {self.name}")
         return entry.ids
 
+    @property
+    def declared(self) -> Declared | None:
+        """The slot as the inventory declares it, None where that is not known."""
+        return (self.options.declared or {}).get(self.name)
+
     @functools.cached_property
-    def declared(self) -> Declared:
+    def kept(self) -> Declared:
         """The slot as far as roles keep its directories: name, provider, workspaces."""
         return Declared(self.name, provider=self.provider, workspaces=tuple(self.policy["workspaces"]))
 

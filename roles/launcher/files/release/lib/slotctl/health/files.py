@@ -30,7 +30,7 @@ MIB = 1 << 20
 def tree(context: Context) -> Outcome:
     """Return whether the slot's directories and root's files in them have their owners and modes."""
     ids = context.ids
-    every = _permissions.wanted([context.declared], {context.name: Account(ids.uid, ids.uid)})
+    every = _permissions.wanted([context.kept], {context.name: Account(ids.uid, ids.uid)})
     shared = set(_permissions.wanted([], {}))
     return judged(node for node in every if node not in shared)
 

@@ -38,10 +38,9 @@ def policy(context: Context) -> Outcome:
         if not found == each.policy["fingerprint"] == value(each.records, "fingerprint"):
             return critical(f"{each.path} names another policy than it holds", expected, CONVERGE)
     readiness.copy(slot)
-    declared = (context.options.declared or {}).get(context.name, {})
     for key in ("enabled", "network"):
-        if key in declared and declared[key] != slot.base[key]:
-            what = f"{key} is {slot.base[key]}, and declared as {declared[key]}"
+        if context.declared and getattr(context.declared, key) != slot.base[key]:
+            what = f"{key} is {slot.base[key]}, and declared as {getattr(context.declared, key)}"
             return critical(what, expected, CONVERGE)
     return ok(f"{len(plans)} plans, {value(slot.records, 'fingerprint')[:19]}…", expected)
 
@@ -103,9 +102,8 @@ def provider(context: Context) -> Outcome:
     check_identity(unstamped)
     about = slot.policy["provider"]
     expected = "the executables are root's and have the bytes that were compiled"
-    declared = (context.options.declared or {}).get(context.name, {}).get("provider")
-    if declared and declared != about["name"]:
-        return critical(f"it is {about['name']}", f"the provider {declared}", CONVERGE)
+    if context.declared and context.declared.provider != about["name"]:
+        return critical(f"it is {about['name']}", f"the provider {context.declared.provider}", CONVERGE)
     return ok(f"{about['name']} {about['version']}, {about['certification']}", expected)
 
 
