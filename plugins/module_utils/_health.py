@@ -158,7 +158,7 @@ def check_report(found: t.Any) -> Json:
 PREFIX = "confined_slots_health"
 METRICS = {
     "check_state": "State of a check: 0 ok, 1 warn, 2 critical, 3 unknown.",
-    "check_milliseconds": "How long a check took.",
+    "check_seconds": "How long a check took.",
     "slot_info": "A slot of this host, with its mode and provider.",
     "state": "The worst state of this host: 0 ok, 1 warn, 2 critical, 3 unknown.",
     "run_seconds": "How long the last run took.",
@@ -187,7 +187,7 @@ def _metrics(reports: t.Sequence[Json], *, with_host: bool) -> t.Iterator[str]:
         for slot_name, each in every(found):
             labels = {**host, "check": each["check"], "slot": slot_name}
             rows["check_state"].append((labels, NAGIOS[each["state"]]))
-            rows["check_milliseconds"].append((labels, each["milliseconds"]))
+            rows["check_seconds"].append((labels, round(each["milliseconds"] / 1000, 4)))
         rows["state"].append((host, NAGIOS[found["state"]]))
         rows["run_seconds"].append((host, found["seconds"]))
         rows["timestamp_seconds"].append((host, found["time"]))

@@ -37,10 +37,7 @@ class Impossible(Exception):
 def made(options: argparse.Namespace) -> Json:
     """Look, write where it is asked for, and return the report; a run that fails writes that it has failed."""
     before = _last(options.state) if options.state else None
-    if options.failed is None:
-        found = _looked(options)
-    else:
-        found = _failed(options.failed)
+    found = _looked(options) if options.failed is None else _failed(options.failed)
     try:
         if options.textfile:
             _files.publish(options.textfile, _health.prometheus(found).encode(), READABLE)

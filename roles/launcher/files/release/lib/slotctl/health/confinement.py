@@ -28,6 +28,7 @@ OUTSIDE = frozenset({"account-home", "configuration", "homes", "host-network", "
 OUTSIDE = OUTSIDE | {"other-sessions", "other-slots", "other-workspaces", "releases", "sockets"}
 
 PROFILE = frozenset({"profile"})
+_ACCEPTS = 0x10000  # __SO_ACCEPTCON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,7 @@ def abstract_sockets(context: Context) -> Outcome:
     if context.policy["network"] != "host":
         raise DoesNotApply("its network is its own")
     expected = "no abstract socket listens on the host's network"
-    found = listeners(read_kernel("/proc/net/unix"))
+    found = context.host.listeners
     if found:
         what = f"the slot is on the host's network and reaches {', '.join(found[:5])}"
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -138,20 +139,15 @@ def abstract_sockets(context: Context) -> Outcome:
     return ok("none listens", expected)
 
 
-def listeners(table: str) -> list[str]:
-    """Return the names of abstract sockets that listen, out of the kernel's table of Unix sockets."""
+def listeners(path: str = "/proc/net/unix") -> list[str]:
+    """Return the names of abstract sockets that listen, by the kernel's table of Unix sockets."""
     found = set()
-    for line in table.split("\n")[1:]:
-        words = line.split(maxsplit=7)
-        if len(words) == 8 and words[7].startswith("@") and int(words[3], 16) & 0x10000:
-            found.add(words[7])
-    return sorted(found)
-
-
-def read_kernel(path: str) -> str:
-    """Return the text of one of the kernel's files."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(1 << 22)
+        for line in file:
+            words = line.rstrip("\n").split(maxsplit=7)
+            if len(words) == 8 and words[7].startswith("@") and int(words[3], 16) & _ACCEPTS:
+                found.add(words[7])
+    return sorted(found)
 
 
 def network(context: Context) -> Outcome:

@@ -52,10 +52,14 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What was asked once, before any check ran; units is None, for the reason in trouble, if systemd did not say."""
+    """What was asked once, before any check ran; units is None, for the reason in trouble, if systemd did not say.
+
+    listeners: abstract sockets of this host, before the probes put up theirs.
+    """
 
     options: Options
     slots: tuple[str, ...]
+    listeners: tuple[str, ...] = ()
     units: t.Mapping[str, t.Mapping[str, str]] | None = None
     trouble: str = ""
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 from confined_slots import _files, _layout
@@ -15,6 +16,8 @@ from .context import CONVERGE, Check, Context
 from .host import CGROUPS
 
 INFINITY = "infinity"
+_SPAN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?(us|ms|s|min|h|d)")
+_MICROSECONDS = {"us": 1, "ms": 1000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
 def limits(context: Context) -> Outcome:
@@ -27,7 +30,7 @@ def limits(context: Context) -> Outcome:
     shown = context.host.unit(unit)
     if shown.get("NeedDaemonReload") == "yes":
         return critical(f"{unit} was changed and systemd has not read it", expected, "systemctl daemon-reload")
-    bad = [f"{name}={shown.get(name)}" for name, number in wanted.items() if shown.get(name) != number]
+    bad = [f"{name}={shown.get(name)}" for name, number in wanted.items() if not _same(name, shown.get(name), number)]
     if bad:
         return critical(f"systemd holds {unit} to {', '.join(bad)}", expected, f"{CONVERGE}; systemctl cat {unit}")
     group = shown.get("ControlGroup", "")
@@ -39,29 +42,31 @@ def limits(context: Context) -> Outcome:
 
 
 def expected_of(resources: t.Mapping[str, t.Any]) -> dict[str, str]:
-    """Return the limits as `systemctl show` words them."""
+    """Return the limits as `systemctl show` words them, but for the form of the span of time."""
     memory, cpu, tasks = (resources.get(key) for key in ("memory_max", "cpu_quota", "tasks_max"))
     return {
         "MemoryMax": INFINITY if memory is None else str(size_in_bytes(str(memory))),
-        "CPUQuotaPerSecUSec": INFINITY if cpu is None else span(int(str(cpu).rstrip("%")) * 10_000),
+        "CPUQuotaPerSecUSec": INFINITY if cpu is None else f"{int(str(cpu).rstrip('%')) * 10}ms",
         "TasksMax": INFINITY if tasks is None else str(tasks),
     }
 
 
-def span(microseconds: int) -> str:
-    """Return a span of time as systemd writes it: 1500000 is `1.5s`, 90000000 is `1min 30s`, 500000 is `500ms`."""
-    words = []
-    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000)):
-        if microseconds >= size:
-            words.append(f"{microseconds // size}{unit}")
-            microseconds %= size
-    for unit, size in (("s", 1_000_000), ("ms", 1000), ("us", 1)):
-        if microseconds >= size:
-            whole, rest = divmod(microseconds, size)
-            fraction = str(rest).rjust(len(str(size)) - 1, "0").rstrip("0") if rest else ""
-            words.append(f"{whole}.{fraction}{unit}" if fraction else f"{whole}{unit}")
-            break
-    return " ".join(words) or "0"
+def _same(name: str, found: str | None, wanted: str) -> bool:
+    if name == "CPUQuotaPerSecUSec" and found is not None and wanted != INFINITY:
+        return microseconds_of(found) == microseconds_of(wanted)
+    return found == wanted
+
+
+def microseconds_of(text: str) -> int | None:
+    """Return a span of time as systemd writes it, such as `1min 1.500000s`, in microseconds; None if it is none."""
+    total = 0
+    for word in text.split():
+        found = _SPAN.fullmatch(word)
+        if found is None:
+            return None
+        whole, fraction = int(found[1]), (found[2] or "").ljust(6, "0")
+        total += whole * _MICROSECONDS[found[3]] + int(fraction) * _MICROSECONDS[found[3]] // 1_000_000
+    return total if text else None
 
 
 def _in_kernel(group: str, wanted: t.Mapping[str, str]) -> t.Iterator[str]:
