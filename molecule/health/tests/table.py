@@ -171,7 +171,7 @@ TABLE = (
         how=(f"chmod 0644 {LIBRARY}/slotctl/words.py", f"chmod 0444 {LIBRARY}/slotctl/words.py"),
         also={("", "bytecode"): "unknown"},
     ),
-    Row("bytecode", how=(python(FORGE, "lib/slotctl/__pycache__/words.*.pyc", "other"), UNFORGE)),
+    Row("bytecode", how=(python(FORGE, "lib/slotctl/__pycache__/approve.*.pyc", "other"), UNFORGE)),
     Row("seccomp", how=(python(FORGE, "lib/seccomp.bpf", "longer"), UNFORGE)),
     Row("bwrap", how=("mv /usr/bin/bwrap /usr/bin/bw.away", "mv /usr/bin/bw.away /usr/bin/bwrap"), state="unknown"),
     Row(
@@ -286,7 +286,10 @@ TABLE = (
         state="warn",
     ),
     Row(
-        "binds", "patient", ("mv /etc/cron.daily /etc/cron.away", "mv /etc/cron.away /etc/cron.daily"), also=NO_SANDBOX
+        "binds",
+        "patient",
+        ("mv /etc/cron.daily /etc/cron.away", "mv /etc/cron.away /etc/cron.daily"),
+        also=of_patient("unknown", "sandbox", "marker", "view"),
     ),
     Row("sandbox", "patient", replanned("drop", "flag", "--unshare-ipc"), also=of_patient("critical", "explain")),
     Row("marker", "patient", replanned("add", "bind", "ro", "/home", "/home"), also=of_patient("critical", "explain")),

@@ -62,6 +62,12 @@ def test_exactly_the_check_of_what_is_broken_turns_and_turns_back(row: Row, oper
     wanted = {**well, **spread(row.also, found), one: expected}
     assert bad_of(found) == {each: state for each, state in wanted.items() if state != "ok"}
     assert state_of(found, *one) == expected
+    turned = {each[1] for each in wanted if wanted[each] != well.get(each, "ok")} | {row.check}
+    again = bad_of(operator.health(" ".join(f"--check={check}" for check in sorted(turned))))
+    assert again == {each: state for each, state in well.items() if each[1] in turned}
+
+
+def test_all_is_as_it_was_before_the_table(operator: Operator, well: Bad) -> None:
     assert bad_of(operator.health()) == well
 
 
