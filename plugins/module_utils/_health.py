@@ -18,6 +18,7 @@ STATES = ("ok", "warn", "unknown", "critical")  # the worst last
 FAILING = {"critical": ("critical", "unknown"), "warn": ("critical", "unknown", "warn"), "never": ()}
 NAGIOS = {"ok": 0, "warn": 1, "critical": 2, "unknown": 3}
 MOST_TEXT = 600
+KEYS = ("schema", "host", "time", "seconds", "state", "counts", "checks", "slots", "not_applicable")
 
 Json = dict[str, t.Any]
 
@@ -105,6 +106,32 @@ def failed(host: str, when: float, why: str) -> Json:
     return report(host, when, 0.0, [as_json("health", unknown(why, "run 'slotctl health' there"), 0.0)], [], [])
 
 
+def fleet(results: t.Mapping[str, t.Any], when: float) -> Json:
+    """Return the report of several hosts: results has what the module said of each, by the name in the inventory.
+
+    A host that said nothing, or was not reached, is `unknown` like one whose checks did not run.
+    """
+    hosts = [_of_host(name, results[name], when) for name in sorted(results)]
+    counts = {state: sum(host["counts"][state] for host in hosts) for state in STATES}
+    return {
+        "schema": SCHEMA,
+        "time": round(when, 3),
+        "state": worst(host["state"] for host in hosts),
+        "counts": counts,
+        "hosts": hosts,
+    }
+
+
+def _of_host(name: str, result: t.Any, when: float) -> Json:
+    try:
+        found = check_report(result)
+    except ValueError as error:
+        said = result if isinstance(result, dict) else {}
+        reached = "it was not reached" if said.get("unreachable") else "it gave no report"
+        return failed(name, when, f"{reached}: {said.get('msg') or error}")
+    return {**{key: found[key] for key in KEYS}, "host": name}
+
+
 def every(found: Json) -> list[tuple[str, Json]]:
     """Return every check of a report with its slot, "" for the host."""
     own = [("", each) for each in found["checks"]]
@@ -148,6 +175,8 @@ def check_report(found: t.Any) -> Json:
     for each in checks:
         if not isinstance(each, dict) or each.get("state") not in STATES or not isinstance(each.get("check"), str):
             raise ValueError(f"a check has no state: {each!r:.80}")
+    if missing := set(KEYS) - set(found):
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     if found.get("state") != worst(each["state"] for each in checks):
         raise ValueError("its state is not the worst of its checks")
     return found
