@@ -104,10 +104,15 @@ def mounted(path: str, options: str, use: str) -> tuple[str, str]:
     return f"mount -t tmpfs -o {options},size=8m tmpfs {path}; {use}", f"umount {path}"
 
 
-def listening(unit: str, name: str, until: str) -> str:
+def until(condition: str) -> str:
+    """Return the command that ends once a condition of the shell holds, and fails if that takes a minute."""
+    return f"i=0; until {condition}; do i=$((i + 1)); [ $i -lt 300 ] || exit 1; sleep 0.2; done"
+
+
+def listening(unit: str, name: str, there: str) -> str:
     """Return the command that has something listen on a socket; name is an expression of Python."""
     program = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({name}); s.listen(); time.sleep(300)"
-    return f"systemd-run --quiet --unit={unit} python3 -c '{program}'; until {until}; do sleep 0.1; done"
+    return f"systemd-run --quiet --collect --unit={unit} python3 -c '{program}'; {until(there)}"
 
 
 def as_slot(script: str) -> str:
@@ -251,7 +256,7 @@ TABLE = (
     Row(
         "stray-processes",
         "patient",
-        ("systemd-run --quiet --unit=stray --uid=slot-patient sleep 300", "systemctl stop stray"),
+        ("systemd-run --quiet --collect --unit=stray --uid=slot-patient sleep 300", "systemctl stop stray"),
         state="warn",
     ),
     Row(
@@ -352,7 +357,7 @@ TABLE = (
         "sessions",
         "patient",
         (
-            f"systemd-run --quiet --unit={UNIT} --slice={SLICE} --uid=slot-patient sleep 300",
+            f"systemd-run --quiet --collect --unit={UNIT} --slice={SLICE} --uid=slot-patient sleep 300",
             f"systemctl stop {UNIT}",
         ),
         case="one without a record",
@@ -362,7 +367,7 @@ TABLE = (
         "patient",
         (
             f"{started('2026-01-01T00:00:00.000Z')};"
-            f" systemd-run --quiet --unit={UNIT} --slice={SLICE} --uid=slot-patient sleep 300",
+            f" systemd-run --quiet --collect --unit={UNIT} --slice={SLICE} --uid=slot-patient sleep 300",
             f"rm {RECORD}; systemctl stop {UNIT}",
         ),
     ),
