@@ -75,6 +75,13 @@ class Operator:
         """Return whether a shell script succeeds."""
         return bool(self.host.run(script).succeeded)
 
+    def site(self, playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Play a playbook on this host and return how that ended."""
+        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host))
+        return subprocess.run(
+            ["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False
+        )
+
     def options(self, slots: list[Json] | None = None, **changed: t.Any) -> None:
         """Write what health compares with: these slots (by default the scenario's), and other limits."""
         given = {"declared": [slot | {"credential": None} for slot in slots or self.slots()], **changed}
@@ -134,9 +141,3 @@ def remove(operator: Operator, source: pathlib.Path) -> None:
     names = [slot["name"] for slot in VARIABLES["slots"] if slot["name"] != "outgoing"]
     operator.kept("removal", names=names, workspaces="delete")
     operator.do(f"rm -rf /opt/confined-slots/providers/fake /opt/confined-slots/providers.json {OPTIONS}")
-
-
-def played(operator: Operator, playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Play a playbook on the host and return how that ended."""
-    chosen = ("-i", operator.inventory, "--limit", str(operator.host.backend.host))
-    return subprocess.run(["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False)

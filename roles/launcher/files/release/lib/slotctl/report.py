@@ -36,6 +36,9 @@ class Impossible(Exception):
 
 def made(options: argparse.Namespace) -> Json:
     """Look, write where it is asked for, and return the report; a run that fails writes that it has failed."""
+    for path in filter(None, (options.state, options.textfile)):
+        if not path.startswith("/"):
+            raise Impossible(f"{path!r:.80} is no absolute path [write where it is]")
     before = _last(options.state) if options.state else None
     found = _looked(options) if options.failed is None else _failed(options.failed)
     try:
