@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The module and the playbook: what they compare with is the controller's, and nothing on the host vouches for itself."""
+"""The module and the playbook: they compare with the controller's own, and nothing on the host vouches for itself."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_slot_that_is_declared_and_not_there_is_critical(operator: Operator) -
 def test_the_playbook_writes_the_report_with_a_host_that_is_not_reached(
     operator: Operator, tmp_path: pathlib.Path
 ) -> None:
-    (tmp_path / "more.yml").write_text(
-        "all: {children: {slot_hosts: {hosts: {far-away: {ansible_host: 192.0.2.1, ansible_ssh_common_args: -o ConnectTimeout=1}}}}}\n"
-    )
+    far = {"ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+    hosts = {"all": {"children": {"slot_hosts": {"hosts": {"far-away": far}}}}}
+    (tmp_path / "more.yml").write_text(json.dumps(hosts))
     chosen = ("--inventory", str(tmp_path / "more.yml"), "--limit", f"{operator.host.backend.host},far-away")
     words = ("-e", f"health_report={tmp_path}", *chosen)
     done = operator.site("confined.slots.health", *words)

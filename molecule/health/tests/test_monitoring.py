@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MO-02 and MO-03 on a host: the timer's result reaches the node exporter, the journal and a Nagios, and grows old there."""
+"""MO-02 and MO-03 on a host: the result reaches node exporter, journal and Nagios, and is seen to grow old there."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> 
     "name", ["$(touch pwned)", "a\\nb", "\\0033]0;evil\\0007", "-rf", "<img src=x onerror=alert(1)>", "\\0377\\0376"]
 )
 def test_hostile_names_of_files_are_text(operator: Operator, name: str) -> None:
-    make = f'cd {HOME} && n=$(printf %b '{name}') && mkdir -p .local/bin && touch -- "$n" ".local/bin/$n"'
+    make = f'cd {HOME} && n=$(printf %b \'{name}\') && mkdir -p .local/bin && touch -- "$n" ".local/bin/$n"'
     try:
         operator.do(f"cat > /run/make <<'END'\n{make}\nEND\n{as_slot('sh /run/make')}")
         done = operator.host.run(f"{SLOTCTL} health patient --json; {SLOTCTL} health patient --all")
