@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import json
 import pathlib
@@ -114,7 +113,7 @@ def profiles() -> list[Json]:
 @pytest.fixture(scope="module")
 def operator(
     host: testinfra.host.Host, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> collections.abc.Iterator[Operator]:
+) -> Operator:
     """Return the operator of a host on which all is well: the patient has a CLI with a login, signed is approved."""
     operator = Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
     source = tmp_path_factory.mktemp("fake")
@@ -132,12 +131,4 @@ def operator(
     operator.policy(operator.slots(signed={"approval": approval}))
     operator.kept("permissions", slots=slots)
     operator.options()
-    yield operator
-    remove(operator, source)
-
-
-def remove(operator: Operator, source: pathlib.Path) -> None:
-    """Take the scenario's slots and the fake CLI away: other scenarios find the host as they left it."""
-    names = [slot["name"] for slot in VARIABLES["slots"] if slot["name"] != "outgoing"]
-    operator.kept("removal", names=names, workspaces="delete")
-    operator.do(f"rm -rf /opt/confined-slots/providers/fake /opt/confined-slots/providers.json {OPTIONS}")
+    return operator
