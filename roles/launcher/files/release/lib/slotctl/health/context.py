@@ -143,7 +143,7 @@ class Check:
     id: str
     about: str
     look: Look
-    seconds: float = 5.0
+    seconds: float = 8.0
 
 
 def refusing(look: t.Callable[[slots.Slot], str], expected: str) -> Look:

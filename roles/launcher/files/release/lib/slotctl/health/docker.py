@@ -106,6 +106,6 @@ def _check_applies(context: Context) -> None:
 
 
 SLOT = (
-    Check("docker", "the slot's Docker daemon answers and is its own", daemon, 8),
+    Check("docker", "the slot's Docker daemon answers and is its own", daemon),
     Check("docker-secrets", "the slot's Docker daemon sees no secret", secrets),
 )
