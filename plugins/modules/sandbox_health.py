@@ -216,7 +216,7 @@ def look(params: dict[str, t.Any], directory: str) -> _health.Json:
     options = {key: params[key] for key in (*NUMBERS, "source", "declared")}
     command = [_release.PYTHON, "-IS", f"{directory}/bin/slotctl", "health", "--json", "--options=-"]
     command += [f"--budget={params['budget']}", *(f"--check={each}" for each in params["only_checks"])]
-    command += ["--", *params["only_slots"]] if params["only_slots"] else []
+    command += params["only_slots"]
     try:
         done = subprocess.run(
             command,
@@ -267,6 +267,8 @@ def main() -> None:
         module.fail_json(f"budget is {params['budget']}; it can be 1 to 3600 [give it some seconds a slot]")
     try:
         parse(params["declared"] or [])
+        # each is a name, and no option of slotctl
+        parse([{"name": name} for name in dict.fromkeys(params["only_slots"])])
         with _release.incoming(os.path.realpath(module.tmpdir)) as directory:
             found = look(params, directory)
     except Invalid as error:
