@@ -37,9 +37,9 @@ def test_a_release_that_is_consistent_in_itself_and_not_the_controllers_is_criti
 
 
 def test_a_slotctl_that_lies_is_not_asked(operator: Operator) -> None:
-    lie = '#!/bin/sh\\necho \'{"schema": 1, "state": "ok"}\'\\n'
+    lie = """#!/bin/sh\necho '{"schema": 1, "state": "ok"}'"""
     path = "/opt/confined-slots/current/bin/slotctl"
-    operator.do(f"cp -p {path} /run/slotctl && printf {lie!r} > {path} && chmod 0555 {path}")
+    operator.do(f"cp -p {path} /run/slotctl; cat > {path} <<'END'\n{lie}\nEND")
     try:
         found = operator.module("sandbox_health", only_checks=["release"], fail_on="never")
     finally:
@@ -72,6 +72,12 @@ def test_mo_03_the_module_fails_where_something_is_critical_or_unknown(operator:
 def test_a_filter_that_fits_nothing_is_no_health(operator: Operator) -> None:
     assert operator.module("sandbox_health", only_checks=["no-such-check"])["state"] == "unknown"
     assert operator.module("sandbox_health", only_slots=["ghost"])["state"] == "unknown"
+
+
+def test_the_name_of_a_slot_can_be_no_option(operator: Operator) -> None:
+    found = operator.module("sandbox_health", only_slots=["--textfile=/run/pwned"], fail_on="never")
+    assert "name is '--textfile=/run/pwned'" in found["msg"]
+    assert not operator.says("test -e /run/pwned")
 
 
 def test_a_slot_that_is_declared_and_not_there_is_critical(operator: Operator) -> None:

@@ -27,7 +27,7 @@ FETCH = """python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0
 def exporter(operator: Operator) -> collections.abc.Iterator[None]:
     """Have Debian's node exporter and promtool, and the checks write for them."""
     install = f"DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends {PACKAGES}"
-    if not operator.says("command -v promtool prometheus-node-exporter"):
+    if not operator.says("command -v promtool && command -v prometheus-node-exporter"):
         done = operator.host.run(f"apt-get -q update && {install} && systemctl disable --quiet --now prometheus")
         if done.failed:
             pytest.skip(f"needs the packages {PACKAGES} on the test host")
@@ -106,7 +106,9 @@ def test_mo_02_a_run_that_is_cut_short_leaves_no_old_ok_behind(operator: Operato
     operator.do(START)
     operator.do("systemctl start --no-block confined-slots-health.service")
     running = "systemctl show -p SubState confined-slots-health.service | grep -q start"
-    operator.do(f"{until(running)}; sleep 0.4; systemctl kill --signal=KILL confined-slots-health.service")
+    operator.do(
+        f"{until(running)}; sleep 0.4; systemctl kill --kill-whom=main --signal=KILL confined-slots-health.service"
+    )
     operator.do(until("! systemctl is-active --quiet confined-slots-health.service && sleep 1"))
     told = metrics(operator)
     assert told["confined_slots_health_state"] == 3
