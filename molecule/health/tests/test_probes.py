@@ -60,19 +60,22 @@ def hanging(operator: Operator) -> t.Iterator[None]:
     if not operator.says("test -c /dev/fuse"):
         pytest.skip("needs /dev/fuse on the test host")
     operator.do(f"cat > /run/hang.py <<'END'\n{HANG}\nEND")
-    operator.do(f"systemd-run --quiet --collect --unit=hangs python3 /run/hang.py; {until('test -e /run/hangs')}")
+    operator.do(
+        f"systemctl reset-failed hangs || true;"
+        f" systemd-run --quiet --collect --unit=hangs python3 /run/hang.py; {until('test -e /run/hangs')}"
+    )
     yield
     operator.do(f"umount --lazy {WORKSPACE}; systemctl kill --signal=KILL hangs; rm /run/hangs /run/hang.py")
 
 
 def test_a_mount_that_hangs_is_unknown_and_every_other_check_has_its_result(hanging: None, operator: Operator) -> None:
-    found = operator.health("patient signed --budget 90")
+    found = operator.health("patient signed")
     states = bad_of(found)
     assert states["patient", "workspaces"] == states["patient", "space"] == states["patient", "slot-tree"] == "unknown"
     assert states["patient", "sandbox"] in ("unknown", "critical")
     assert not [one for one in states if one[0] == "signed"]
     assert state_of(found, "patient", "policy") == state_of(found, "patient", "records") == "ok"
-    assert found["seconds"] < 90
+    assert found["seconds"] < 120
 
 
 def test_a_budget_that_is_used_up_leaves_the_rest_unknown(hanging: None, operator: Operator) -> None:
@@ -96,12 +99,23 @@ def test_mo_03_a_check_with_a_fault_is_unknown_by_name_and_no_other_is(operator:
     assert operator.host.run(f"{words} --nagios").rc == 3
 
 
+LEFT = "ls -d /run/confined-slots/patient/* /tmp/confined-* /var/tmp/confined-* /dev/shm/confined-* || true"
+
+
 def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> None:
+    before = set(operator.do(LEFT).split())
     operator.host.run(f"timeout --foreground --signal=KILL 0.7 {SLOTCTL} health patient")
-    operator.do("sleep 6")
-    operator.health("patient")
-    left = operator.do("ls -d /run/confined-slots/patient/* /tmp/confined-slots-* /dev/shm/confined-slots-* || true")
-    assert left == ""
+    operator.do(f"sleep 1; {until('! pgrep -f /slotctl.health')}")
+    assert set(operator.do(LEFT).split()) <= before
+
+
+def test_what_runs_have_left_that_even_could_not_clean_up_goes_with_a_later_one(operator: Operator) -> None:
+    old = "/dev/shm/confined-slots-selftest-old /run/confined-slots/patient/selftest-old"
+    foreign = "/dev/shm/confined-slots-selftest-foreign"
+    operator.do(f"mkdir {old}; touch {foreign}; touch -d '2 hours ago' {old} {foreign}")
+    operator.health("patient --check=marker")
+    assert operator.do(f"ls -d {old} {foreign} 2> /dev/null || true") == foreign
+    operator.do(f"rm {foreign}")
 
 
 @pytest.mark.parametrize(

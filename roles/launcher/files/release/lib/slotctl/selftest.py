@@ -17,7 +17,9 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
+import time
 import typing as t
 
 from confined_slots import _layout
@@ -34,6 +36,8 @@ PYTHON = "/usr/bin/python3"
 STARTER = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv[1])))"
 PAYLOAD_PROFILE = "confined-slots-payload"
 LOADED_PROFILES = "/sys/kernel/security/apparmor/profiles"
+PREFIX = "confined-slots-selftest-"
+STALE_SECONDS = 3600
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 # What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
@@ -169,12 +173,11 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
     """Put up what the probes look for: markers, listeners, another session's directory; taken down at the end."""
     ((uid, gid),) = values(records, "ids")
     token = secrets.token_hex(16)
+    sweep(slot)
     with contextlib.ExitStack() as stack:
         markers = []
         for directory in SCRATCH:
-            markers.append(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-slots-selftest-", dir=directory))
-            )
+            markers.append(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory)))
             os.chmod(markers[-1], 0o755)
         ensure_directory(f"{_layout.RUN}/{slot}", Owned(0, 0, 0o711))
         other = _layout.run_directory(slot, f"selftest-{token[:8]}")
@@ -185,6 +188,29 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
         abstract.listen()
         loopback = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         yield Bench(token, markers, other, loopback.getsockname()[1])
+
+
+def sweep(slot: str) -> None:
+    """Remove what killed runs have left: root's empty marker directories, and files and directories beside sessions."""
+    old = time.time() - STALE_SECONDS
+    for directory in SCRATCH:
+        for name in os.listdir(directory):
+            path = f"{directory}/{name}"
+            with contextlib.suppress(OSError):  # not empty, or gone meanwhile: only what is empty is taken away
+                found = os.lstat(path)
+                if name.startswith(PREFIX) and found.st_uid == 0 and found.st_mtime < old:
+                    os.rmdir(path)
+    run = f"{_layout.RUN}/{slot}"
+    for name in os.listdir(run) if os.path.isdir(run) else ():
+        with contextlib.suppress(OSError):
+            path = f"{run}/{name}"
+            found = os.lstat(path)
+            if not name.startswith("selftest-") or found.st_mtime >= old:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
 
 class Run:

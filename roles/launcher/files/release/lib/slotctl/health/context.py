@@ -27,6 +27,7 @@ if t.TYPE_CHECKING:
 
 CONVERGE = slots.CONVERGE
 TOOL_SECONDS = 8.0
+SHARING = frozenset({"sandbox", "marker", "view", "apparmor-attached"})
 SHOWN = (
     *("ActiveState", "UnitFileState", "Result", "MainPID", "NeedDaemonReload", "ControlGroup"),
     *("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax"),
@@ -83,6 +84,7 @@ class Context:
     def __init__(self, host: Host, name: str = "") -> None:
         self.host, self.name = host, name
         self.options = host.options
+        self.gave_no_result: set[str] = set()  # checks whose process was ended
 
     @functools.cached_property
     def slot(self) -> slots.Slot:
@@ -127,7 +129,12 @@ class Context:
 
     @functools.cached_property
     def live(self) -> Live:
-        """What a process in the slot's sandbox found, now; it is started once for all checks that ask."""
+        """What a process in the slot's sandbox found, now; it is started once for all checks that ask.
+
+        CouldNot if the check that asked first was ended: another would hang as well.
+        """
+        if self.gave_no_result & SHARING:
+            raise CouldNot("the process in the sandbox gave no result: see the check sandbox")
         from .confinement import live
 
         return live(self.slot)

@@ -8,6 +8,7 @@ started, its check is `unknown`, and another child goes on with the next check: 
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -28,6 +29,7 @@ from .context import CONVERGE, Check, Context
 
 GRACE_SECONDS = 2.0  # between asking a child to end and killing it, so that it takes its files away
 _PIECE = 1 << 16
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +59,14 @@ class _Child:
         sys.stdout.flush()
         sys.stderr.flush()
         self.pipe, write_end = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             status = 70
             try:
                 os.setpgid(0, 0)
                 signal.signal(signal.SIGTERM, _leave)
+                _end_with(parent)
                 os.close(self.pipe)
                 _work(subject, first, write_end)
                 status = 0
@@ -177,6 +181,7 @@ def _settle(child: _Child, results: Results, budget: float) -> int:
         _not_run(results, child.subject, child.next, budget)
         return len(child.subject.checks)
     why = child.given_up or f"its process was ended ({_how(status)})"
+    child.subject.context.gave_no_result.add(check.id)
     results.checks.append(
         _health.as_json(check.id, unknown(f"the check {check.id} gave no result: {why}"), _since(child.began))
     )
@@ -241,6 +246,13 @@ def outcome(check: Check, context: Context) -> Outcome:
     if not isinstance(found, Outcome):
         return unknown(f"the check {check.id} gave no result: {found!r:.80}")
     return found
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel ask this process to end, and to take its files away, when the process parent does."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(70)
 
 
 def _leave(_number: int, _frame: t.Any) -> t.NoReturn:
