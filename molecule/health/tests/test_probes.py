@@ -105,7 +105,7 @@ LEFT = "ls -d /run/confined-slots/patient/* /tmp/confined-* /var/tmp/confined-* 
 def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> None:
     before = set(operator.do(LEFT).split())
     operator.host.run(f"timeout --foreground --signal=KILL 0.7 {SLOTCTL} health patient")
-    operator.do(f"sleep 1; {until('! pgrep -f /slotctl.health')}")
+    operator.do(f"sleep 1; {until("! pgrep -f '/bin/slotctl [h]ealth'")}")
     assert set(operator.do(LEFT).split()) <= before
 
 
