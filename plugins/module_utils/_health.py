@@ -149,7 +149,8 @@ def summary(found: Json) -> str:
     bad = complaints(found)
     words = [f"{slot or found['host']}/{each['check']} {each['state']}: {each['found']}" for slot, each in bad[:3]]
     more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-    said = "; ".join(words) or f"{found['counts']['ok']} checks are ok"
+    fine = f"{found['counts']['ok']} checks are ok" if found["counts"]["ok"] else "no check had anything to look at"
+    said = "; ".join(words) or fine
     return f"{found['state'].upper()} - {len(found['slots'])} slots: {said}{more}"
 
 
@@ -170,7 +171,7 @@ def check_report(found: t.Any) -> Json:
         if not isinstance(slot, dict) or not isinstance(slot.get("checks"), list) or "slot" not in slot:
             raise ValueError("a slot has no name or no list of checks")
     checks = [each for _unused, each in every(found)]
-    if not checks:
+    if not checks and not found.get("not_applicable"):
         raise ValueError("it has no check at all")
     for each in checks:
         if not isinstance(each, dict) or each.get("state") not in STATES or not isinstance(each.get("check"), str):

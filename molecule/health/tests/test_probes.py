@@ -105,7 +105,8 @@ LEFT = "ls -d /run/confined-slots/patient/* /tmp/confined-* /var/tmp/confined-* 
 def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> None:
     before = set(operator.do(LEFT).split())
     operator.host.run(f"timeout --foreground --signal=KILL 0.7 {SLOTCTL} health patient")
-    operator.do(f"sleep 1; {until("! pgrep -f '/bin/slotctl [h]ealth'")}")
+    ended = until("! pgrep -f '/bin/slotctl [h]ealth'")
+    operator.do(f"sleep 1; {ended}")
     assert set(operator.do(LEFT).split()) <= before
 
 

@@ -92,6 +92,12 @@ def test_mo_03_what_is_no_report_is_refused(change: t.Callable[[t.Any], t.Any]) 
         _health.check_report(change(report(marker="critical")))
 
 
+def test_a_run_in_which_nothing_applied_is_a_report_and_unknown() -> None:
+    beside = [{"slot": "coder", "check": "quota", "why": "none is kept"}]
+    found = _health.check_report(_health.report("box", 1.0, 1.0, [], [], beside))
+    assert found["state"] == "unknown" and "no check had anything to look at" in _health.summary(found)
+
+
 def test_a_run_that_failed_is_a_report_with_the_state_unknown() -> None:
     found = _health.check_report(_health.failed("box", 5.0, "killed"))
     assert found["state"] == "unknown" and found["slots"] == []
