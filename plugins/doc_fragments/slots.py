@@ -90,7 +90,13 @@ options:
         elements: int
         default: []
       docker:
-        description: Whether the slot has a Docker daemon of its own; not available in this release.
+        description: Whether the slot has a rootless Docker daemon of its own; refused with V(none) as its network.
+        type: bool
+        default: false
+      nested_sandbox:
+        description:
+          - Whether programs in the slot's sessions may make a sandbox of their own with C(/usr/bin/bwrap). What runs in
+            that one may not, where the host has AppArmor 4; elsewhere nothing keeps it from another.
         type: bool
         default: false
       resources:
@@ -148,6 +154,11 @@ options:
             description:
               - The secret, printable ASCII without spaces; one line break at its end is dropped.
               - Needed only by the module M(confined.slots.credentials), others need not be given it.
+            type: str
+          expires:
+            description:
+              - The day, such as V(2027-03-31), on which the secret is good no more, where that is known.
+              - A scheduled session that would end later is refused.
             type: str
       schedules:
         description: Sessions that systemd starts without a person; the module M(confined.slots.schedule) keeps them.

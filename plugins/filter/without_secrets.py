@@ -66,6 +66,9 @@ def _reduced(slot: Mapping[str, t.Any], keep: str | None) -> dict[str, t.Any]:
     credential = reduced.get("credential")
     if keep != "credential" and isinstance(credential, Mapping):
         reduced["credential"] = {key: credential[key] for key in credential if key != "value"}
+    credential = reduced.get("credential")
+    if isinstance(credential, Mapping):
+        reduced["credential"] = {key: _as_word(credential[key]) for key in credential}
     approval = reduced.get("approval")
     if isinstance(approval, Mapping):
         reduced["approval"] = {"on" if key is True else key: _as_word(approval[key]) for key in approval}

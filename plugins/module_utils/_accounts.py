@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import subprocess
 import typing as t
 
@@ -273,6 +274,12 @@ def run(command: t.Sequence[str], text: str = "") -> None:
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())
         raise Failed(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}")
+
+
+def remove_tree(path: str) -> None:
+    """Remove a tree by rm, which walks by descriptors, follows no link and is stopped by no depth of directories."""
+    with _files.trusted_directory(os.path.dirname(path)):
+        run(("rm", "--recursive", "--force", "--one-file-system", "--", path))
 
 
 def _account_changes(slot: Slot, found: Found, ids: Ids, shell: str) -> t.Iterator[Change]:

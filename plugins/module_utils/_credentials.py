@@ -11,7 +11,7 @@ import typing as t
 
 from . import _files, _layout
 from ._declarations import Invalid, Slot
-from ._manifest import vouched
+from ._manifest import EXPIRES, vouched
 from ._steps import Step
 
 if t.TYPE_CHECKING:
@@ -39,14 +39,15 @@ class Change:
     content: bytes | None = dataclasses.field(default=None, repr=False)
 
 
-def as_content(name: str, value: str) -> bytes:
-    """Return the file's content: a comment with the digest of the line that sets the variable, and that line.
+def as_content(name: str, value: str, expires: str | None = None) -> bytes:
+    """Return the file's content: a comment with the digest of the rest, one with the day of its end, and the line.
 
-    systemd takes a backslash off before these four characters, expands nothing, and passes over the comment.
+    systemd takes a backslash off before these four characters, expands nothing, and passes over comments.
     """
     escaped = _QUOTED.sub(r"\\\g<0>", value)
     line = f'{name}="{escaped}"\n'.encode("ascii")
-    return vouched(line)
+    day = EXPIRES + expires.encode("ascii") + b"\n" if expires else b""
+    return vouched(day + line)
 
 
 def find(slots: t.Sequence[Slot]) -> dict[str, Found]:
@@ -95,7 +96,7 @@ def changes(slots: t.Sequence[Slot], found: t.Mapping[str, Found]) -> t.Iterator
                 raise Invalid(f"slot '{slot.name}': credential.value is missing [give it from a vault]")
             kept = _layout.credential(slot.name, slot.provider)
             yield from _kept_directory(directory, found)
-            content = as_content(slot.credential.name, slot.credential.value)
+            content = as_content(slot.credential.name, slot.credential.value, slot.credential.expires)
             have = found.get(kept, absent)
             if have.owned is None:
                 yield Change(Step(kept, "write credential", None, f"present {FILE}"), content)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 import typing as t
 
 MODES = ("compatibility", "isolated", "verified")
@@ -56,10 +57,14 @@ class ExtraBind:
 
 @dataclasses.dataclass(frozen=True)
 class Credential:
-    """One secret for the slot's provider; value is None where only its name matters, and never in a representation."""
+    """One secret for the slot's provider; value is None where only its name matters, and never in a representation.
+
+    expires is the day, YYYY-MM-DD, on which it is good no more.
+    """
 
     name: str
     value: str | None = dataclasses.field(default=None, repr=False)
+    expires: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +119,7 @@ class Slot:
     network: str = "none"
     forwards: tuple[int, ...] = ()
     docker: bool = False
+    nested_sandbox: bool = False
     resources: Resources = Resources()
     binds: tuple[ExtraBind, ...] = ()
     credential: Credential | None = None
@@ -147,6 +153,7 @@ def slots_argument() -> dict[str, t.Any]:
             "network": {"type": "str", "default": "none", "choices": list(NETWORKS)},
             "forwards": {"type": "list", "elements": "int", "default": []},
             "docker": {"type": "bool", "default": False},
+            "nested_sandbox": {"type": "bool", "default": False},
             "resources": {
                 "type": "dict",
                 "options": {
@@ -174,6 +181,7 @@ def slots_argument() -> dict[str, t.Any]:
                 "options": {
                     "name": {"type": "str", "required": True},
                     "value": {"type": "str", "no_log": True},
+                    "expires": {"type": "str"},
                 },
             },
             "schedules": {
@@ -208,13 +216,6 @@ def parse(declared: t.Sequence[t.Mapping[str, t.Any]]) -> tuple[Slot, ...]:
     return slots
 
 
-def seconds_of(span: str) -> int:
-    """Return a checked span of time such as `8h` in seconds."""
-    units = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-    digits = span.rstrip("".join(units))
-    return int(digits) * units[span[len(digits) :]]
-
-
 def size_in_bytes(size: str) -> int:
     """Return the bytes of a size such as 8G (powers of 1024)."""
     match = _SIZE.match(size)
@@ -237,8 +238,12 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         raise Invalid(
             f"{where}: network is {network!r:.80}; it can be {', '.join(NETWORKS)} [choose none for work offline]"
         )
-    if entry.get("docker"):
-        raise Invalid(f"{where}: docker is true; this release has no rootless Docker for slots yet [set docker: false]")
+    docker = _a(bool, False if entry.get("docker") is None else entry["docker"], f"{where}: docker")
+    if docker and network == "none":
+        raise Invalid(
+            f"{where}: docker is true and network is none, but containers reach the internet"
+            " [choose network: private, or docker: false]"
+        )
     named = [
         _a(dict, each, f"{where}: workspaces[{index}]") if isinstance(each, dict) else {"name": each}
         for index, each in enumerate(
@@ -268,6 +273,8 @@ def _slot(entry: t.Mapping[str, t.Any], where: str) -> Slot:
         ),
         network=network,
         forwards=_ports(entry.get("forwards"), network, f"{where}: forwards"),
+        nested_sandbox=_a(bool, entry.get("nested_sandbox") or False, f"{where}: nested_sandbox"),
+        docker=docker,
         resources=_resources(_a(dict, entry.get("resources") or {}, f"{where}: resources"), where),
         binds=tuple(
             extra_bind(_a(dict, bind, f"{where}: binds[{index}]"), f"{where}: binds[{index}]")
@@ -373,6 +380,15 @@ def _approval(entry: t.Any, where: str) -> Approval | None:
     return Approval(by.strip(), _matching(on, _DAY, f"{where}.on", "a day such as 2026-11-29"), fingerprint)
 
 
+def _day(value: str, where: str) -> str:
+    day = _matching(value, _DAY, where, "a day such as 2026-11-29")
+    try:
+        time.strptime(day, "%Y-%m-%d")
+    except ValueError:
+        raise Invalid(f"{where} is '{day}', which is in no calendar; it can be a day such as 2026-11-29") from None
+    return day
+
+
 def _resources(entry: t.Mapping[str, t.Any], where: str) -> Resources:
     rules = {
         "memory_max": (_SIZE, "a whole number with K, M, G or T, such as 8G"),
@@ -427,9 +443,11 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
         return None
     entry = _a(dict, entry, f"{where}: credential")
     name = _matching(entry.get("name"), _VARIABLE_NAME, f"{where}: credential.name", "a variable's name in capitals")
-    value = entry.get("value")
+    value, expires = entry.get("value"), entry.get("expires")
+    if expires is not None:
+        expires = _day(str(expires), f"{where}: credential.expires")
     if value is None:
-        return Credential(name)
+        return Credential(name, None, expires)
     if not isinstance(value, str) or not value.strip("\r\n"):
         raise Invalid(f"{where}: credential.value is empty [give it from a vault, or leave the credential out]")
     if _LOGIN.match(value.lstrip("\ufeff")):
@@ -448,7 +466,7 @@ def _credential(entry: t.Mapping[str, t.Any] | None, where: str) -> Credential |
                 f"{where}: credential.value has a character at offset {offset} that is no printable ASCII"
                 " (a space, a line break or a byte-order mark, say) [paste the token again, on one line]"
             )
-    return Credential(name, value)
+    return Credential(name, value, expires)
 
 
 def _schedules(entries: t.Any, workspaces: tuple[str, ...], where: str) -> tuple[Schedule, ...]:
@@ -476,9 +494,7 @@ def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: 
         raise Invalid(f"{where} has {what}; it must have one [prompt: what the CLI is to do]")
     return Schedule(
         name=name,
-        calendar=_matching(
-            entry.get("calendar"), _CALENDAR, f"{where}: calendar", "one of systemd's, such as 'Mon..Fri 03:00'"
-        ),
+        calendar=calendar(entry.get("calendar"), f"{where}: calendar"),
         workspace=workspace,
         prompt=None if prompt is None else _text(prompt, f"{where}: prompt"),
         arguments=None
@@ -491,6 +507,11 @@ def _schedule(entry: t.Mapping[str, t.Any], workspaces: tuple[str, ...], where: 
             entry.get("timeout") or "1h", _SPAN, f"{where}: timeout", "a whole number with s, min, h or d, such as 2h"
         ),
     )
+
+
+def calendar(value: t.Any, where: str) -> str:
+    """Return when something is to happen, once sure that it is of the form of systemd's calendars."""
+    return _matching(value, _CALENDAR, where, "one of systemd's, such as 'Mon..Fri 03:00'")
 
 
 def _text(value: t.Any, where: str, *, empty: bool = False) -> str:

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import os
 import pwd
 import stat
 import typing as t
 
-from . import _layout
+from . import _apparmor, _apparmor_profiles, _layout
 from ._declarations import ExtraBind, Slot
+from ._landlock import ABSTRACT_SOCKETS_AND_SIGNALS, SCOPE_ABI
 
 if t.TYPE_CHECKING:
     from ._profiles import Profile
@@ -86,6 +88,7 @@ class Host:
 
     Its merged-/usr links (path, link or "" for a directory), which optional files are there, the binds' sources; for
     compatibility mode what may be masked, homes of accounts that log in, and by slot what is held in its own home.
+    confined: the launcher's AppArmor profile is loaded. scope: what Landlock can hold sessions in, "" for nothing.
     """
 
     roots: tuple[tuple[str, str], ...]
@@ -95,6 +98,8 @@ class Host:
     masks: t.Mapping[str, Source] = dataclasses.field(default_factory=dict)
     homes: tuple[str, ...] = ()
     held: t.Mapping[str, tuple[Held, ...]] = dataclasses.field(default_factory=dict)
+    confined: bool = False
+    scope: str = ""
 
 
 def survey(
@@ -117,18 +122,25 @@ def survey(
     wanted = {bind.source: bind.mode == "ro" for bind in (*binds, *(bind for slot in slots for bind in slot.binds))}
     sources = {path: look_at(path, inside=inside) for path, inside in wanted.items()}
     homes = {_layout.account_home(slot.name): slot.name for slot in slots if slot.mode == "compatibility"}
-    if not homes:
-        return Host(roots, present, describe_links(root + "/etc/resolv.conf"), sources)
-    others = tuple(sorted(set(_homes())))
+    others = tuple(sorted(set(_homes()))) if homes else ()
+    hidden = (*masks, *others) if homes else ()
     return Host(
         roots,
         present,
         describe_links(root + "/etc/resolv.conf"),
         sources,
-        {path: look_at(path, inside=False) for path in (*masks, *others)},
+        {path: look_at(path, inside=False) for path in hidden},
         others,
         {name: tuple(held(home, at_home)) for home, name in homes.items()},
+        _apparmor.is_loaded(_apparmor_profiles.LAUNCHER, root + _apparmor.LOADED),
+        ABSTRACT_SOCKETS_AND_SIGNALS if landlock_abi() >= SCOPE_ABI else "",
     )
+
+
+def landlock_abi() -> int:
+    """Return the version of Landlock that this kernel has in force, 0 for none."""
+    ask_version = ctypes.c_uint32(1)
+    return max(0, int(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), ask_version)))
 
 
 def look_at(path: str, *, inside: bool = True) -> Source:

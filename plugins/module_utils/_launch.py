@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import typing as t
 
 # The modules that a launch executes; slotctl has verified the whole release by then.
-HOT = frozenset({"__init__", "_launch", "_layout", "_manifest", "_network", "_plan", "_refusals"})
+HOT = frozenset({"__init__", "_landlock", "_launch", "_layout", "_manifest", "_network", "_plan", "_refusals"})
 
 ENDS_A_NAME = frozenset("/\0")
 IS_DIRECTORY = 0o040000
@@ -32,6 +32,7 @@ IS_FORMAT = 0o170000
 # it at once, whatever the CLI does about them: so bwrap ignores them, and env(1) undoes that for the CLI.
 FOR_THE_CLI = ("HUP", "INT", "QUIT", "TERM", "TSTP")
 ENV = "/usr/bin/env"
+APPARMOR = "apparmor/"  # its own place below /proc/self/attr, whatever other security modules there are
 CREDENTIAL_DESCRIPTOR = 9  # the one that Claude Code takes an API key from
 
 
@@ -52,6 +53,7 @@ def launch(
         check_enabled(records)
         check_approved(records)
         check_account(records)
+        check_label(records)
         check_standard_streams()
         path = workspace_path(records, workspace)
         check_mounts(records, path)
@@ -75,9 +77,10 @@ def launch(
         arguments = _keep(keep, _memory(b"".join(encoded(word) + b"\0" for word in options)))
         bwrap = open_listed(release, "bin/bwrap", f"0555 {digests['bin/bwrap']}")
         close_all_but({*keep, bwrap})
+        change_profile(records)
         reset_signals()
         os.umask(0o077)
-        os.execve(bwrap, ["bwrap", "--args", str(arguments), "--", *for_the_cli(words)], {})
+        os.execve(bwrap, ["bwrap", "--args", str(arguments), "--", *for_the_cli(records, words)], {})
     except Refusal as refusal:
         os.write(opened.status, f"{refusal.as_json()}\n".encode())
         raise
@@ -175,6 +178,31 @@ def check_account(records: list[Record]) -> None:
         )
 
 
+def check_label(records: list[Record]) -> None:
+    """Refuse to run in another AppArmor profile than the launcher's, if the plan was compiled where that is loaded."""
+    for (wanted,) in values(records, "label"):
+        with_label = f"/proc/self/attr/{APPARMOR}current"
+        try:
+            found = _first_line(with_label)
+        except OSError as error:
+            found = f"{with_label}: {error.strerror}"
+        if found != f"{wanted} (enforce)":
+            what = f"the launcher runs as {found!r:.80}, not in {wanted}, the AppArmor profile for its path"
+            raise Refusal("sandbox-unavailable", what, "converge the host with the playbook confined.slots.site")
+
+
+def change_profile(records: list[Record]) -> None:
+    """Have the next exec change to the plan's AppArmor profile, if it names one."""
+    for (wanted,) in values(records, "onexec"):
+        try:
+            descriptor = os.open(f"/proc/self/attr/{APPARMOR}exec", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(descriptor, f"exec {wanted}".encode())
+            os.close(descriptor)
+        except OSError as error:
+            cure = "converge the host with the playbook confined.slots.site"
+            raise Refusal("sandbox-unavailable", f"AppArmor profile {wanted}: {error.strerror}", cure) from None
+
+
 def check_standard_streams() -> None:
     """Refuse a directory as standard stream: through it the CLI would walk the host."""
     for descriptor, name in enumerate(("input", "output", "error")):
@@ -192,13 +220,14 @@ def workspace_path(records: list[Record], name: str) -> str:
     """Return the directory of the workspace called name."""
     known = {words[0]: words[1] for words in values(records, "workspace")}
     if name not in known:
-        slot = value(records, "slot")
-        raise Refusal(
-            "workspace-unknown",
-            f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}",
-            f"see 'slotctl status {slot}'",
-        )
+        raise unknown_workspace(value(records, "slot"), name, known)
     return known[name]
+
+
+def unknown_workspace(slot: str, name: str, known: t.Iterable[str]) -> Refusal:
+    """Return the refusal of a workspace that is none of those known."""
+    what = f"slot {slot} has no workspace {name!r:.80}; it has {', '.join(sorted(known))}"
+    return Refusal("workspace-unknown", what, f"see 'slotctl status {slot}'")
 
 
 def check_mounts(records: list[Record], workspace: str) -> None:
@@ -337,7 +366,7 @@ def reset_signals() -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
 
 
-def for_the_cli(words: list[str]) -> list[str]:
+def for_the_cli(records: list[Record], words: list[str]) -> list[str]:
     """Return the command line that gives the CLI the default dispositions back, inside.
 
     All of it but bwrap sees signals.
@@ -346,6 +375,10 @@ def for_the_cli(words: list[str]) -> list[str]:
         raise Refusal(
             "policy-invalid", f"the executable {words[0]} has '=' in its path", "install the provider elsewhere"
         )
+    for (scope,) in values(records, "landlock"):
+        from ._landlock import scoped
+
+        return scoped(scope, FOR_THE_CLI, words)
     return [ENV, f"--default-signal={','.join(FOR_THE_CLI)}", "--", *words]
 
 
@@ -420,6 +453,14 @@ def _chain(path: str) -> str:
             break
         hops.append(target if target.startswith("/") else f"{above(hops[-1])}/{target}".replace("//", "/"))
     return " -> ".join(hops)
+
+
+def _first_line(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return decoded(os.read(descriptor, 4096)).split("\n")[0].rstrip("\0")
+    finally:
+        os.close(descriptor)
 
 
 def real(path: str) -> str:

@@ -17,9 +17,11 @@ LEDGER = f"{ETC}/ledger.json"
 STATE = "/var/lib/confined-slots"
 SLOTS = f"{STATE}/slots"
 ARCHIVE = f"{STATE}/archive"
+DISCOVERIES = f"{STATE}/discoveries"
 
 RUN = "/run/confined-slots"
 LOG = "/var/log/confined-slots"
+DOCKER_RUN = "/run/confined-slots-docker"
 UNITS = "/etc/systemd/system"
 
 
@@ -73,6 +75,16 @@ def approval(slot: str) -> str:
     return f"{SLOTS_D}/{slot}/approval"
 
 
+def discoveries(slot: str) -> str:
+    """Return the directory with the evidence of the slot's discoveries, root's alone."""
+    return f"{DISCOVERIES}/{slot}"
+
+
+def discovery(slot: str, session: str) -> str:
+    """Return the directory with the evidence of one discovery."""
+    return f"{DISCOVERIES}/{slot}/{session}"
+
+
 def schedules(slot: str) -> str:
     """Return the directory with what the slot's schedules are to do."""
     return f"{SLOTS_D}/{slot}/schedules"
@@ -96,6 +108,36 @@ def run_directory(slot: str, session: str) -> str:
 def log(slot: str) -> str:
     """Return the directory of the slot's session records."""
     return f"{LOG}/{slot}"
+
+
+def docker_data(slot: str) -> str:
+    """Return the directory of the slot's Docker daemon: images, containers, volumes."""
+    return f"{SLOTS}/{slot}/docker"
+
+
+def docker_etc(slot: str) -> str:
+    """Return the directory with what the slot's Docker daemon sees in place of the host's /etc/passwd and the like."""
+    return f"{SLOTS_D}/{slot}/docker"
+
+
+def docker_socket_directory(slot: str) -> str:
+    """Return the directory that holds the socket of the slot's Docker daemon, and nothing else."""
+    return f"{DOCKER_RUN}/{slot}"
+
+
+def docker_socket(slot: str) -> str:
+    """Return the socket of the slot's Docker daemon."""
+    return f"{DOCKER_RUN}/{slot}/docker.sock"
+
+
+def docker_unit(slot: str) -> str:
+    """Return the service of the slot's Docker daemon; no slot's own units have an @ there, so none can be called so."""
+    return f"confined-slots-docker@{slot}.service"
+
+
+def prune_unit(slot: str) -> str:
+    """Return the timer that has the slot's Docker daemon drop what nothing uses."""
+    return f"confined-slots-prune@{slot}.timer"
 
 
 def escaped(slot: str) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 VOUCHING = b"# sha256 "
+EXPIRES = b"# expires "  # the day, YYYY-MM-DD, on which a credential is good no more
 LIBRARY = "lib/confined_slots"
 LAUNCHER, BWRAP, SECCOMP = "bin/slot-launcher", "bin/bwrap", "lib/seccomp.bpf"
 DIRECTORY_MODE = 0o755
@@ -58,9 +59,9 @@ def sha256(data: bytes) -> str:
     return str(_sha256(data).hexdigest())
 
 
-def vouched(line: bytes) -> bytes:
-    """Return a line, with a comment before it that has its digest: a changed byte of either is noticed."""
-    return VOUCHING + sha256(line).encode("ascii") + b"\n" + line
+def vouched(lines: bytes) -> bytes:
+    """Return lines, with a comment before them that has their digest: a changed byte of any is noticed."""
+    return VOUCHING + sha256(lines).encode("ascii") + b"\n" + lines
 
 
 def sha256_of(descriptor: int) -> str:

@@ -21,6 +21,8 @@ def narrowed(slot: Slot, workspace: str) -> Slot:
         workspaces=(workspace,),
         network="none" if rule.offline else slot.network,
         forwards=() if rule.offline else slot.forwards,
+        # a container that another session starts has the slot's workspaces to write in, and the internet
+        docker=False,
         credential=None if rule.without_credential else slot.credential,
         capabilities=None
         if slot.capabilities is None

@@ -24,6 +24,7 @@ NSENTER, IP = "/usr/bin/nsenter", "/usr/bin/ip"
 IPV4, IPV6 = "/proc/self/net/fib_trie", "/proc/self/net/if_inet6"
 RESOLVER = "169.254.1.1"  # link-local, answered by pasta alone: it asks the host's first resolver
 CURE = "install the packages passt and iproute2, and let everybody open /dev/net/tun (mode 0666), as udev does"
+SECONDS = 20  # pasta of Debian 12 was seen to hang on a busy host
 _NS_GET_USERNS = 0xB701
 
 
@@ -119,7 +120,9 @@ def _made(first: int, forwards: list[str]) -> str:
 
 
 def _run(words: list[str], given: bytes = b"") -> str:
-    """Run a program that is given some lines to read; return how it failed, "" if it did not."""
+    """Run a program that is given some lines to read; return how it failed, "" if it did not within SECONDS."""
+    import select
+
     null, (hearing, saying) = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     lines = os.memfd_create("confined-slots", os.MFD_CLOEXEC)
     os.write(lines, given)
@@ -127,6 +130,8 @@ def _run(words: list[str], given: bytes = b"") -> str:
     actions = [(os.POSIX_SPAWN_DUP2, file, number) for number, file in enumerate((lines, null, saying))]
     # Python ignores SIGPIPE, and Debian 12's pasta takes an ignored one for a failure
     child = os.posix_spawn(words[0], words, {}, file_actions=actions, setsigdef=[_signal.SIGPIPE])
+    if not select.select([os.pidfd_open(child)], [], [], SECONDS)[0]:
+        os.kill(child, 9)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not code:
         return ""

@@ -269,6 +269,7 @@ _SHARED = (
     Node(_layout.STATE, _ROOT),
     Node(_layout.SLOTS, _ROOT),
     Node(_layout.ARCHIVE, _PRIVATE),
+    Node(_layout.DISCOVERIES, _PRIVATE),
     Node(_layout.RUN, _ROOT),
     Node(_layout.LOG, _ROOT),
 )
@@ -288,6 +289,7 @@ def _of_slot(slot: Slot, account: Account) -> tuple[Node, ...]:
         Node(_layout.account_home(name), own),
         Node(workspaces, _ROOT),
         *(Node(_layout.workspace(name, workspace), own) for workspace in slot.workspaces),
+        *([Node(_layout.docker_data(name), own)] if slot.docker else []),
         Node(homes, _ROOT),
         Node(_layout.private_home(name, slot.provider), own),
         Node(os.path.dirname(_layout.kept(name, slot.provider)), _ROOT),

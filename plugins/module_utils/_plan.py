@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The launch plan: what the launcher obeys, one file of NUL-ended words.
 
-    confined-slots-plan 2 NUL sha256-of-the-rest NUL
+    confined-slots-plan 3 NUL sha256-of-the-rest NUL
     keyword NUL value NUL ...          (each keyword has a fixed number of values)
 
 The order of the records that make mounts is the order of the mounts. Values are raw bytes on disk, so that any path
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ._manifest import sha256
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 MAGIC = f"confined-slots-plan {PLAN_FORMAT}"
 
 ARITY = {
@@ -25,6 +25,9 @@ ARITY = {
     "own": 1,  # a directory that must be the slot's own
     "command": 1,  # one word of the fixed part of the command line, the executable first
     "identity": 3,  # path, sha256 or "distribution", stamp of the file when it was hashed
+    "label": 1,  # the AppArmor profile that the launcher must run in
+    "onexec": 1,  # the AppArmor profile that bwrap is to run in, where it is not the usual one
+    "landlock": 1,  # scope that what runs in the sandbox is held in, as the kernel counts them
     "flag": 1,  # an option of bwrap without a value
     "network": 1,  # private
     "forward": 1,  # a port of the host's loopback that a private network reaches

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import typing as t
 
-from . import _compatibility, _layout, _strict
+from . import _apparmor_profiles, _compatibility, _layout, _strict
 from ._capabilities import Capability, chosen, merge, refuse_variables
 from ._declarations import Invalid, Slot
 from ._host import UNKNOWN_DIGEST, Account, Host, Provider
@@ -26,12 +26,12 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 FLAGS = (
     ("--unshare-user", "a user namespace of its own, in which it holds no capability"),
-    ("--disable-userns", "no further user namespace: nothing inside gains capabilities over new mounts"),
     ("--unshare-pid", "sees and signals its own processes only"),
     ("--unshare-ipc", "no shared memory or queues of others"),
     ("--unshare-uts", "a host name of its own"),
     ("--unshare-cgroup", "no view of the host's control groups"),
 )
+NO_NESTING = ("--disable-userns", "no further user namespace: nothing inside gains capabilities over new mounts")
 OWN_NETWORK = ("--unshare-net", "network is private: a way to the internet, none to this host's loopback and sockets")
 NO_NETWORK = ("--unshare-net", "network is none: no route, no host loopback, no abstract sockets")
 
@@ -41,6 +41,7 @@ class Policy:
     """What one slot (or one workspace of it) may see and use: immutable, fingerprinted.
 
     approved is the fingerprint that an approval must name, that of the slot's own policy; "" where none is needed.
+    walls are records of what this host's kernel can do beside it; they grant nothing, so no fingerprint has them.
     """
 
     slot: Slot
@@ -53,10 +54,11 @@ class Policy:
     passed: tuple[str, ...]
     workspace: str = ""
     approved: str = ""
+    walls: tuple[Record, ...] = ()
 
     def as_dict(self) -> dict[str, t.Any]:
         """Return the policy as people and slotctl read it: no secret, no stamp of a file."""
-        slot = self.slot
+        slot, login = self.slot, self.provider.profile.login_expiry
         return {
             "slot": slot.name,
             "enabled": slot.enabled,
@@ -71,10 +73,13 @@ class Policy:
                 "command": list(self.provider.command),
                 "identity": [{"path": each.path, "digest": each.digest} for each in self.provider.identities],
                 **{key: list(words) for key, words in self._command_lines().items() if words},
+                **({"login_expiry": dataclasses.asdict(login)} if login else {}),
             },
             "capabilities": [{"key": each.key, "words": each.words, "why": each.why} for each in self.capabilities],
             "network": slot.network,
             "forwards": list(slot.forwards),
+            **({"nested_sandbox": True} if slot.nested_sandbox else {}),
+            **({"docker": True} if slot.docker else {}),
             "workspaces": {name: _layout.workspace(slot.name, name) for name in slot.workspaces},
             "restrictions": {name: dataclasses.asdict(rule) for name, rule in sorted(slot.restrictions.items())},
             "isolation": [{"flag": flag, "reason": reason} for flag, reason in self.flags],
@@ -110,6 +115,7 @@ class Policy:
             *(("workspace", name, _layout.workspace(slot.name, name)) for name in self._unrestricted()),
             *(("command", word) for word in self.provider.command),
             *(("identity", each.path, each.digest, each.stamp) for each in self.provider.identities),
+            *self.walls,
             *(("flag", flag) for flag, _unused in self.flags),
             *([("network", "private")] if slot.network == "private" else []),
             *(("forward", str(port)) for port in slot.forwards),
@@ -199,6 +205,7 @@ def compile_policy(
     account_name = _layout.account(slot.name)
     environment = {
         "CONFINED_SLOT": slot.name,
+        **({"DOCKER_HOST": f"unix://{_layout.docker_socket(slot.name)}"} if slot.docker else {}),
         "HOME": home,
         "LANG": "C.UTF-8",
         "LOGNAME": account_name,
@@ -209,9 +216,21 @@ def compile_policy(
         **{name: value.replace("{home}", home) for name, value in profile.environment},
         **variables,
     }
-    flags = (*FLAGS, *{"none": (NO_NETWORK,), "private": (OWN_NETWORK,)}.get(slot.network, ()))
+    nesting = () if slot.nested_sandbox else (NO_NESTING,)
+    flags = (*FLAGS, *nesting, *{"none": (NO_NETWORK,), "private": (OWN_NETWORK,)}.get(slot.network, ()))
+    set_ = tuple(sorted(environment.items()))
     passed = (*PASSED, *profile.passed)
-    return Policy(slot, account, provider, granted, flags, mounts, tuple(sorted(environment.items())), passed)
+    return Policy(slot, account, provider, granted, flags, mounts, set_, passed, walls=tuple(_walls(slot, host)))
+
+
+def _walls(slot: Slot, host: Host) -> t.Iterator[Record]:
+    """Yield what the kernel of this host holds the slot's sessions by, beside its namespaces."""
+    if host.confined:
+        yield ("label", _apparmor_profiles.LAUNCHER)
+        if slot.nested_sandbox:
+            yield ("onexec", _apparmor_profiles.NESTING_BWRAP)
+    if host.scope:
+        yield ("landlock", host.scope)
 
 
 def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capability]) -> None:
@@ -274,4 +293,4 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
 
 def _is_own(slot: Slot, source: str) -> bool:
     """Return whether a bind's source is a directory that must be the slot's own."""
-    return source.startswith(f"{_layout.state(slot.name)}/")
+    return source.startswith(f"{_layout.state(slot.name)}/") or source == _layout.docker_socket_directory(slot.name)

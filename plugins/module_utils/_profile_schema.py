@@ -82,6 +82,7 @@ _PACKAGE = _text(
     "an npm package's name such as @scope/name",
 )
 _SHA256 = _text("[0-9a-f]{64}", "64 digits and letters a-f", "SHA-256 of the executable that was looked at, on x86_64.")
+_MEMBER = _text("[A-Za-z0-9_.-]+", "a key of a JSON object, in A-Z, a-z, 0-9, _, . and -")
 _HOLDS = ("settings", "login", "history", "cache", "programs")
 _WORDS = {
     "words": _line("What it allows, in words for people."),
@@ -157,6 +158,16 @@ PROFILE: dict[str, t.Any] = {
                     ["name", "by"],
                 ),
                 "Secrets that a slot can declare for it.",
+            ),
+            "login_expiry": _mapping(
+                "How the file of its login says when that ends.",
+                {
+                    "file": {**_BELOW_HOME, "description": "A JSON file below HOME, in a directory of state."},
+                    "at": _list(_MEMBER, "The keys that lead to the time of its end."),
+                    "unit": _choice(["seconds", "milliseconds"], "What that time counts, from 1970 on."),
+                    "renewed_by": _list(_MEMBER, "The keys that lead to what renews it; where that is, it has no end."),
+                },
+                ["file", "at", "unit"],
             ),
             "conflicts": _set(_VARIABLE, "Credentials of which only one can be set."),
             "managed": _set(

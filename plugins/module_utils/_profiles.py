@@ -42,6 +42,16 @@ class KnownCredential:
 
 
 @dataclasses.dataclass(frozen=True)
+class LoginExpiry:
+    """Where below HOME a login says when it ends, by keys into JSON, and what it is renewed by if that is there."""
+
+    file: str
+    at: tuple[str, ...]
+    unit: t.Literal["seconds", "milliseconds"]
+    renewed_by: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Managed:
     """A file of settings that root owns, seen read-only at target."""
 
@@ -112,6 +122,7 @@ class Profile:
     resume_headless: tuple[str, ...] = ()
     login: tuple[str, ...] = ()
     credentials: tuple[KnownCredential, ...] = ()
+    login_expiry: LoginExpiry | None = None
     conflicts: tuple[str, ...] = ()
     managed: tuple[Managed, ...] = ()
     inner_sandbox: InnerSandbox | None = None
@@ -184,9 +195,10 @@ def _profile(entry: t.Any, where: str) -> Profile:
     for key, several in (("state", State), ("credentials", KnownCredential), ("daemons", Daemon)):
         made[key] = tuple(several(**_frozen(each)) for each in entry.get(key, ()))
     made["managed"] = tuple(_managed(each, where) for each in entry.get("managed", ()))
-    for key, one in (("inner_sandbox", InnerSandbox), ("certification", Certification)):
+    singles = (("inner_sandbox", InnerSandbox), ("certification", Certification), ("login_expiry", LoginExpiry))
+    for key, one in singles:
         if key in entry:
-            made[key] = one(**entry[key])
+            made[key] = one(**_frozen(entry[key]))
     profile = Profile(**{key: value for key, value in _frozen(entry).items() if key != "install"} | made)
     _check(profile, where)
     return profile
@@ -242,6 +254,12 @@ def _faults(profile: Profile) -> t.Iterator[tuple[str, str]]:
     for path in profile.renames:
         if not any(path.startswith(f"{directory}/") for directory in state):
             yield "renames", f"has '{path}', which is in no directory of state; it could not be replaced"
+    login = profile.login_expiry
+    if login and not any(login.file.startswith(f"{directory}/") for directory in state):
+        yield (
+            "login_expiry",
+            f"has '{login.file}', which is in no directory of state; no login outlives a session there",
+        )
 
     words = {"headless": ["{prompt}"], "resume": ["{session}"], "resume_headless": ["{prompt}", "{session}"]}
     for key, placeholders in words.items():

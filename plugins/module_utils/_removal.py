@@ -17,8 +17,8 @@ import subprocess
 import time
 import typing as t
 
-from . import _accounts, _files, _layout, _ledger, _schedules
-from ._accounts import ENVIRONMENT, Failed, run
+from . import _accounts, _files, _layout, _ledger, _units
+from ._accounts import ENVIRONMENT, Failed, remove_tree, run
 from ._declarations import Invalid, Slot
 from ._ledger import Ids, Ledger
 from ._refusals import printable
@@ -42,7 +42,7 @@ class Found:
     closed: bool = False
     group: bool = False
     schedule: tuple[str, ...] = ()
-    timers: tuple[str, ...] = ()
+    switched: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     processes: tuple[tuple[int, str], ...] = ()
     unit_files: tuple[str, ...] = ()
@@ -77,11 +77,12 @@ def find(name: str, ledger: Ledger) -> Found | None:
     _check_alone(name, ids, host)
     trees = (
         *(_layout.policy(name), f"{_layout.CREDENTIALS}/{name}", f"{_layout.RUN}/{name}"),
-        *(_layout.state(name), _layout.log(name)),
+        *(_layout.docker_socket_directory(name), _layout.state(name), _layout.log(name), _layout.discoveries(name)),
     )
     mail = f"{MAIL}/{account}"
     unit_files = _unit_files(name)
     units = [os.path.basename(path) for path in unit_files]
+    docker = [_layout.docker_unit(name), _layout.prune_unit(name)]
     found = Found(
         name=name,
         ids=ids,
@@ -93,7 +94,7 @@ def find(name: str, ledger: Ledger) -> Found | None:
             *(path for path in (f"{LINGER}/{account}", f"{CRONTABS}/{account}", mail) if os.path.lexists(path)),
             *_jobs(ids.uid),
         ),
-        timers=tuple(_schedules.states([unit for unit in units if unit.endswith(".timer")])),
+        switched=tuple(_units.states([*(unit for unit in units if unit.endswith(".timer")), *docker])),
         units=_active_units(
             (_layout.slice_unit(name), f"user-{ids.uid}.slice", *(unit for unit in units if unit.endswith(".service")))
         ),
@@ -124,7 +125,7 @@ def steps(found: Found, workspaces: str) -> t.Iterator[Step]:
         yield Step(_layout.plan(found.name), "remove file", "present")
     for path in found.schedule:
         yield Step(path, "remove file", "present")
-    for unit in found.timers:
+    for unit in found.switched:
         yield Step(unit, "switch off", "on")
     if found.units or found.processes:
         running = [*found.units, *(f"process {pid} ({program})" for pid, program in found.processes)]
@@ -163,11 +164,11 @@ def apply(step: Step, found: Found, patience: float) -> None:
     elif step.action == "archive logs":
         _archive(subject, 0, _layout.LOG, found.name)
     elif step.action == "remove unit":
-        _remove_tree(subject)
+        remove_tree(subject)
         run(("systemctl", "daemon-reload"))
-        _schedules.forget([os.path.basename(subject)])
+        _units.forget([os.path.basename(subject)])
     elif step.action == "remove tree":
-        _remove_tree(subject)
+        remove_tree(subject)
     elif step.action == "take ranges back":
         _drop_ranges(subject, account, found.ids.uid)
     elif step.action == "remove account":
@@ -258,7 +259,7 @@ def _unit_files(name: str) -> tuple[str, ...]:
     return tuple(
         f"{_layout.UNITS}/{file}"
         for file in sorted(os.listdir(_layout.UNITS))
-        if file.startswith((f"{stem}.", f"{stem}-"))
+        if file.startswith((f"{stem}.", f"{stem}-", f"{_layout.docker_unit(name)}."))
     )
 
 
@@ -385,12 +386,6 @@ def _remove_file(path: str) -> None:
         return
     finally:
         os.close(parent)
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a tree by rm, which walks by descriptors, follows no link and is stopped by no depth of directories."""
-    with _files.trusted_directory(os.path.dirname(path)):
-        run(("rm", "--recursive", "--force", "--one-file-system", "--", path))
 
 
 def _drop_ranges(path: str, account: str, uid: int) -> None:

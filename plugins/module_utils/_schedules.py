@@ -8,10 +8,14 @@ line breaks for its own. The units hold names and times.
 
 from __future__ import annotations
 
+import calendar as calendars
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import subprocess
+import time
 import typing as t
 
 from . import _files, _layout
@@ -19,21 +23,12 @@ from ._accounts import ENVIRONMENT, Failed, run
 from ._declarations import Invalid, Schedule, Slot
 from ._files import Owned
 from ._steps import Step
+from ._units import UNIT, Change, File, states
 
 SLOTCTL = f"{_layout.CURRENT}/bin/slotctl"
-STAMPS = "/var/lib/systemd/timers"
-UNIT = Owned(0, 0, 0o644)
 # slotctl has the session stopped, which takes up to STOP_PATIENCE of its run.py, and then puts the end on record.
 STOP_SECONDS = 60
 PREFLIGHT_SECONDS = 120
-
-
-@dataclasses.dataclass(frozen=True)
-class File:
-    """What stands, or is to stand, at a path."""
-
-    content: bytes
-    owned: Owned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +44,6 @@ class Found:
     timers: t.Mapping[str, frozenset[str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """A step, and what it writes; None where it writes nothing."""
-
-    step: Step
-    file: File | None = None
-    directory: Owned | None = None
-
-
 def timer(slot: str, name: str) -> str:
     """Return the timer of a schedule."""
     return f"{_layout.schedule_unit(slot, name)}.timer"
@@ -66,7 +52,8 @@ def timer(slot: str, name: str) -> str:
 def files_of(slot: Slot, schedule: Schedule, gid: int, delay: str) -> dict[str, File]:
     """Return the files of a schedule by path; delay is the most that systemd may add to each start at random."""
     doing = {"prompt": schedule.prompt, "arguments": schedule.arguments}
-    words = {"workspace": schedule.workspace, **{key: text for key, text in doing.items() if text is not None}}
+    when = {"calendar": schedule.calendar, "timeout": schedule.timeout}
+    words = {"workspace": schedule.workspace, **when, **{key: text for key, text in doing.items() if text is not None}}
     about = f"schedule {schedule.name} of slot {slot.name}"
     service = (
         *("# Made by confined.slots", "[Unit]", f"Description=Run {about}", "After=network-online.target"),
@@ -113,27 +100,6 @@ def find(slots: t.Sequence[Slot]) -> Found:
     return Found(files, directories, states(sorted(timers)))
 
 
-def states(timers: t.Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the timers that are not simply off, each with those of `enabled`, `active` and `stale` that hold."""
-    if not timers:
-        return {}
-    asked = ["systemctl", "show", "--property=Id,ActiveState,UnitFileState,NeedDaemonReload", "--", *timers]
-    done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
-    if done.returncode:
-        raise Failed(f"systemd does not say how the timers are: {done.stderr.strip()} [see 'systemctl status']")
-    found = {}
-    for block in done.stdout.split("\n\n"):
-        lines = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
-        words = {
-            "enabled": lines.get("UnitFileState") == "enabled",
-            "active": lines.get("ActiveState") == "active",
-            "stale": lines.get("NeedDaemonReload") == "yes",
-        }
-        if any(words.values()):
-            found[lines["Id"]] = frozenset(word for word, holds in words.items() if holds)
-    return found
-
-
 def plan(slots: t.Sequence[Slot], gids: t.Mapping[str, int], found: Found, delay: str) -> t.Iterator[Change]:
     """Yield what leads to the declared schedules, but for the timers that are to be switched on (`to_switch_on`).
 
@@ -175,45 +141,6 @@ def to_switch_on(slots: t.Sequence[Slot], found: Found, refused: t.Container[str
                 yield Change(Step(name, "switch on", ", ".join(sorted(have)) or "off", "active, enabled"))
 
 
-def reloads(changes: t.Sequence[Change], found: Found) -> bool:
-    """Return whether systemd has to read its unit files again."""
-    return any(change.step.subject.startswith(f"{_layout.UNITS}/") for change in changes) or any(
-        "stale" in words for words in found.timers.values()
-    )
-
-
-def apply(changes: t.Sequence[Change], found: Found) -> None:
-    """Make the changes of `plan`, and have systemd read its unit files again if it has to."""
-    off = [change.step.subject for change in changes if change.step.action == "switch off"]
-    for word, verb in (("enabled", "disable"), ("active", "stop")):
-        names = [name for name in off if word in found.timers[name]]
-        if names:
-            run(("systemctl", verb, "--quiet", "--", *names))
-    for change in changes:
-        path = change.step.subject
-        if change.file is not None:
-            _files.write(path, change.file.content, change.file.owned)
-        elif change.directory is not None:
-            _files.ensure_directory(path, change.directory)
-        elif change.step.action == "remove":
-            _files.remove(path)
-        elif change.step.action == "remove directory":
-            with _files.trusted_directory(os.path.dirname(path)) as parent:
-                os.rmdir(os.path.basename(path), dir_fd=parent)
-    if reloads(changes, found):
-        run(("systemctl", "daemon-reload"))
-    forget([os.path.basename(change.step.subject) for change in changes if change.step.action == "remove"])
-
-
-def forget(units: t.Iterable[str]) -> None:
-    """Forget that units whose files are gone have failed, and when they last ran: a schedule of that name is anew."""
-    for unit in units:
-        if unit.endswith((".service", ".timer")):
-            # fails for a unit that has not failed and that systemd has already forgotten
-            subprocess.run(("systemctl", "reset-failed", "--", unit), capture_output=True, env=ENVIRONMENT, check=False)
-            _files.remove(f"{STAMPS}/stamp-{unit}")
-
-
 def switch_on(changes: t.Sequence[Change]) -> None:
     """Have systemd start the schedules at their times, now and after each boot."""
     if changes:
@@ -231,6 +158,49 @@ def check_calendars(slots: t.Sequence[Slot]) -> None:
                 f"slot '{slot.name}': schedule '{schedule.name}': calendar is '{schedule.calendar}', which systemd does"
                 f" not take: {fault} [see systemd.time(7), and try it with: systemd-analyze calendar]"
             )
+
+
+def next_start(calendar: str) -> float | None:
+    """Return when systemd would next start something at a calendar, in seconds since 1970; None if it never would."""
+    asked = ("systemd-analyze", "calendar", "--", calendar)
+    try:
+        done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
+    except FileNotFoundError:
+        return None
+    return read_next_start(done.stdout)
+
+
+def read_next_start(said: str) -> float | None:
+    """Return the time that `systemd-analyze calendar` names, of the zones that of UTC; None if it names none."""
+    found = [line.removesuffix(" UTC").rpartition(": ")[2] for line in said.split("\n") if line.endswith(" UTC")]
+    for text in found:
+        with contextlib.suppress(ValueError):
+            return float(calendars.timegm(time.strptime(text, "%a %Y-%m-%d %H:%M:%S")))
+    return None
+
+
+def seconds(span: str) -> int:
+    """Return the seconds of a span such as 2h, as a schedule's timeout is declared; ValueError if it is none."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})(s|min|h|d)", span)
+    if match is None:
+        raise ValueError(f"{span!r:.40} is no span")
+    return int(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def failures_in_a_row(records: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, int]:
+    """Return, by schedule, how many of its newest runs have failed one after the other; records are the oldest first.
+
+    A run that was refused has failed, and one that did not end by itself with status 0: what its unit says too, but for
+    lost output. One that goes on counts for nothing yet.
+    """
+    found: dict[str, int] = {}
+    for record in records:
+        name, event = record.get("schedule"), record.get("event")
+        if not isinstance(name, str) or event not in ("end", "refused"):
+            continue
+        went_well = event == "end" and record.get("outcome") == "ended" and record.get("exit_status") == 0
+        found[name] = 0 if went_well else found.get(name, 0) + 1
+    return found
 
 
 def refusal(slot: str, name: str) -> str | None:

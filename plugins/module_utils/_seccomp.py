@@ -3,7 +3,8 @@
 """The seccomp filter of every session: what namespaces do not divide.
 
 Nothing is typed into a terminal (TIOCSTI, TIOCLINUX); keys are found by their number in every namespace; sockets of
-other kinds than those of KINDS do not ask the network namespace (AF_VSOCK reaches the hypervisor).
+other kinds than those of KINDS do not ask the network namespace (AF_VSOCK reaches the hypervisor). DOORS are parts of
+the kernel that no coding CLI needs and through which many a way out of a sandbox has led.
 
 Run as a script (`python3 -I _seccomp.py`), it writes the filter in the kernel's form to standard output. libseccomp
 makes it, through the distribution's python3-seccomp.
@@ -21,6 +22,7 @@ TIOCSTI = 0x5412
 TIOCLINUX = 0x541C
 
 KEYRINGS = ("add_key", "keyctl", "request_key")
+DOORS = ("bpf", "io_uring_enter", "io_uring_register", "io_uring_setup", "perf_event_open", "userfaultfd")
 
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
 KINDS = frozenset({1, 2, 10, 16})
@@ -39,7 +41,7 @@ def program(seccomp: t.Any, machine: str) -> bytes:
         rules.add_arch(getattr(seccomp.Arch, name))
     for request in (TIOCSTI, TIOCLINUX):
         rules.add_rule(seccomp.ERRNO(errno.EPERM), "ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, REQUEST_MASK, request))
-    for name in KEYRINGS:
+    for name in (*KEYRINGS, *DOORS):
         rules.add_rule(seccomp.ERRNO(errno.EPERM), name)
     for kind in sorted(set(range(max(KINDS))) - KINDS):
         rules.add_rule(seccomp.ERRNO(errno.EPERM), "socket", seccomp.Arg(0, seccomp.EQ, kind))

@@ -35,6 +35,8 @@ OUTCOMES = ("ended", "refused", "sandbox-failed", "stopped", "timed-out")
 
 MOST_REPORTED = 1 << 16
 MOST_READ_BACK = 1 << 20
+MOST_UNPACKED = 1 << 26
+MOST_ROTATED = 60
 _JOURNAL_SECONDS = 2.0
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdef")
@@ -206,6 +208,36 @@ def read_records(slot: str, most: int = MOST_READ_BACK) -> list[Record]:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most))
         return lines_of(file.read(most))
+
+
+def read_history(slot: str) -> list[Record]:
+    """Return the slot's records, the oldest first, with those that logrotate has put away and that can be read."""
+    found: list[Record] = []
+    base = f"{_layout.log(slot)}/{RECORDS}"
+    for number in range(MOST_ROTATED, 0, -1):
+        try:
+            data = _read_rotated(f"{base}.{number}")
+        except OSError:
+            continue
+        found += lines_of(data)
+    return found + read_records(slot)
+
+
+def _read_rotated(path: str) -> bytes:
+    """Return the last of what a rotated file holds, compressed or not; only root writes in its directory."""
+    import gzip
+    import zlib
+
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ_BACK))
+            return file.read(MOST_READ_BACK)
+    except FileNotFoundError:
+        try:
+            with gzip.open(f"{path}.gz") as packed:
+                return packed.read(MOST_UNPACKED)[-MOST_READ_BACK:]
+        except (EOFError, zlib.error):
+            return b""
 
 
 def live_sessions(slot: str) -> list[Record]:

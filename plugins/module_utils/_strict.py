@@ -70,7 +70,7 @@ def devices(slot: Slot) -> t.Iterator[Mount]:
 
 
 def session(slot: Slot) -> t.Iterator[Mount]:
-    """Yield what is the session's own: its workspace and its run directory."""
+    """Yield what is the session's own: its workspace, its run directory, the way to its Docker daemon."""
     rule = slot.restrictions.get(slot.workspaces[0]) if len(slot.workspaces) == 1 else None
     workspaces = f"{_layout.state(slot.name)}/workspaces/*"
     mode = "ro" if rule and rule.read_only else "rw"
@@ -78,6 +78,10 @@ def session(slot: Slot) -> t.Iterator[Mount]:
     run = f"{_layout.RUN}/{slot.name}/*"
     size = size_in_bytes(slot.resources.tmp_size)
     yield Mount("run", run, "the session's own run directory, in memory of its own: /run is the host's", size=size)
+    if slot.docker:
+        # the directory, as the socket in it is another one after a restart of the daemon; connecting is no writing
+        directory = _layout.docker_socket_directory(slot.name)
+        yield Mount("bind", directory, "the socket of its own Docker daemon, and nothing else", directory, "ro")
 
 
 def extra(slot: Slot, host: Host, granted: t.Sequence[Capability]) -> t.Iterator[Mount]:

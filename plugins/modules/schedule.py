@@ -77,7 +77,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import _layout, _ledger, _schedules
+from ..module_utils import _layout, _ledger, _schedules, _units
 from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 from ..module_utils._files import UnsafePath
@@ -99,7 +99,7 @@ def converge(params: dict[str, t.Any], check_mode: bool) -> tuple[dict[str, t.An
         changes = list(_schedules.plan(slots, gids, found, delay))
         refused: dict[tuple[str, str], str] = {}
         if not check_mode:
-            _schedules.apply(changes, found)
+            _units.apply(changes, found.timers)
             refused = refusals(slots)
         timers = list(_schedules.to_switch_on(slots, found, {_schedules.timer(*each) for each in refused}))
         if not check_mode:

@@ -39,9 +39,15 @@ BOOT_SECONDS = 90
 HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
-    "acl at bubblewrap ca-certificates cron dbus gcc git iproute2 libc6-dev locales logrotate make openssh-server "
-    "passt procps python3 python3-apt python3-seccomp strace sudo systemd systemd-sysv tmux uidmap"
+    "acl at bubblewrap busybox-static ca-certificates cron dbus docker-compose docker.io gcc git iproute2 libc6-dev "
+    "locales logrotate make openssh-server passt procps python3 python3-apt python3-seccomp rootlesskit slirp4netns "
+    "strace sudo systemd systemd-sysv tmux uidmap"
 )
+# Debian 12's docker.io has the client in it, and no buildx.
+MORE_PACKAGES = {"trixie": "docker-buildx docker-cli"}
+
+# What starts a daemon of root's; a host of slots need not have one.
+DISABLED = "containerd.service docker.service docker.socket"
 
 # What would fail in a container (modules), or change the host while a test looks at it (the timers).
 MASKED = (
@@ -72,14 +78,19 @@ class Recipe:
 
     suite: str
     mirror: str
+    format: str = "tar"
+    packages: str = PACKAGES
+    hooks: tuple[str, ...] = (f'chroot "$1" systemctl mask --quiet {MASKED}',)
+    before: tuple[str, ...] = ()
 
     def arguments(self, out: str) -> list[str]:
-        """Return mmdebstrap's arguments that write the image as a tar archive to `out`.
+        """Return mmdebstrap's arguments that write the image to `out`: an archive, or a directory.
 
-        The account `oper` is for a person who is not root.
+        The account `oper` is for a person who is not root. `before` are hooks that run ahead of the packages.
         """
         hooks = [
-            f'chroot "$1" systemctl mask --quiet {MASKED}',
+            *self.hooks,
+            f'chroot "$1" systemctl --quiet disable {DISABLED}',
             "printf '%s UTF-8\\n' en_US.UTF-8 de_DE.UTF-8 tr_TR.UTF-8 > \"$1/etc/locale.gen\"",
             'chroot "$1" locale-gen > /dev/null',
             'chroot "$1" useradd --create-home --shell /bin/bash oper',
@@ -88,8 +99,9 @@ class Recipe:
         ]
         return [
             "--variant=minbase",
-            "--format=tar",
-            f"--include={','.join(PACKAGES.split())}",
+            f"--format={self.format}",
+            f"--include={','.join([*self.packages.split(), *MORE_PACKAGES.get(self.suite, '').split()])}",
+            *(f"--essential-hook={hook}" for hook in self.before),
             *(f"--customize-hook={hook}" for hook in hooks),
             self.suite,
             out,
@@ -216,11 +228,32 @@ def archive(files: dict[str, tuple[int, bytes]]) -> bytes:
     return out.getvalue()
 
 
-def start(owner: Run, suite: str, options: list[str], public_key: str) -> dict[str, str]:
-    """Start the suite's host and return its address and its public host key."""
-    name, host = owner.container(HOSTS[suite]), HOSTS[suite]
+def keys_of(owner: Run, host: str, public_key: str) -> dict[str, tuple[int, bytes]]:
+    """Make the host's own key and return the files of SSH that belong on it: path to mode and content.
+
+    They are in place before the host first runs: nothing is fetched from it, so nothing has to be trusted.
+    """
     host_key = owner.state / f"{host}.hostkey"
     host_public = key_pair(host_key)
+    secret = host_key.read_bytes()
+    for half in (host_key, host_key.with_name(f"{host_key.name}.pub")):
+        half.unlink()
+    return {
+        "root/.ssh/authorized_keys": (0o600, public_key.encode()),
+        "etc/ssh/ssh_host_ed25519_key": (0o600, secret),
+        "etc/ssh/ssh_host_ed25519_key.pub": (0o644, host_public.encode()),
+    }
+
+
+def known(keys: dict[str, tuple[int, bytes]], address: str) -> str:
+    """Return the line of known_hosts for a host with these files."""
+    return f"{address} {' '.join(keys['etc/ssh/ssh_host_ed25519_key.pub'][1].decode().split()[:2])}\n"
+
+
+def start(owner: Run, suite: str, options: list[str], public_key: str) -> tuple[str, str]:
+    """Start the suite's host and return its address and its line of known_hosts."""
+    name, host = owner.container(HOSTS[suite]), HOSTS[suite]
+    keys = keys_of(owner, host, public_key)
     label = f"--label={LABEL}={owner.id}"
     run("docker", "volume", "create", label, name)
     run(
@@ -229,20 +262,10 @@ def start(owner: Run, suite: str, options: list[str], public_key: str) -> dict[s
         *("--tmpfs=/run", "--tmpfs=/tmp", "--env=container=docker", "--stop-signal=SIGRTMIN+3"),
         *(f"--volume={name}:/var/lib/confined-slots", image(suite), "sh", "-c", INIT),
     )
-    # The keys are in place before the host first runs: nothing is fetched from it, so nothing has to be trusted.
-    keys = archive(
-        {
-            "root/.ssh/authorized_keys": (0o600, public_key.encode()),
-            "etc/ssh/ssh_host_ed25519_key": (0o600, host_key.read_bytes()),
-            "etc/ssh/ssh_host_ed25519_key.pub": (0o644, host_public.encode()),
-        }
-    )
-    for half in (host_key, host_key.with_name(f"{host_key.name}.pub")):
-        half.unlink()
-    run("docker", "cp", "-", f"{name}:/", stdin=keys)
+    run("docker", "cp", "-", f"{name}:/", stdin=archive(keys))
     run("docker", "start", name)
     address = run("docker", "inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", name)
-    return {"address": address.strip(), "key": " ".join(host_public.split()[:2])}
+    return address.strip(), known(keys, address.strip())
 
 
 def wait_for_systemd(name: str, deadline: float) -> None:
@@ -289,7 +312,7 @@ def ssh_options(owner: Run) -> list[str]:
 
 
 def inventory(owner: Run, started: dict[str, dict[str, str]]) -> dict[str, object]:
-    """Return the Ansible inventory of the started hosts."""
+    """Return the Ansible inventory of the started hosts, each with variables of its own."""
     return {
         "all": {
             "children": {
@@ -303,42 +326,51 @@ def inventory(owner: Run, started: dict[str, dict[str, str]]) -> dict[str, objec
                         "ansible_ssh_args": "-o ControlMaster=auto -o ControlPersist=120s",
                         "ansible_control_path_dir": str(owner.sockets),
                     },
-                    "hosts": {
-                        host: {"ansible_host": it["address"], "test_host_container": owner.container(host)}
-                        for host, it in started.items()
-                    },
+                    "hosts": started,
                 }
             }
         }
     }
 
 
-def boot(owner: Run, suites: list[str]) -> None:
-    """Start one host for each suite, wait until all can be used, and write their inventory."""
-    remove(owner)
+def prepare(owner: Run) -> str:
+    """Make the run's directories and its SSH key; return the key's public half."""
     owner.state.mkdir(parents=True)
     owner.state.chmod(0o700)
     owner.sockets.mkdir(mode=0o700)
-    public_key = key_pair(owner.state / "key")
+    return key_pair(owner.state / "key")
+
+
+def boot(owner: Run, suites: list[str]) -> None:
+    """Start one host for each suite, wait until all can be used, and write their inventory."""
+    remove(owner)
+    public_key = prepare(owner)
     options = machine_options()
     started = {HOSTS[suite]: start(owner, suite, options, public_key) for suite in suites}
-    known = "".join(f"{it['address']} {it['key']}\n" for it in started.values())
-    (owner.state / "known_hosts").write_text(known, encoding="ascii")
+    (owner.state / "known_hosts").write_text("".join(line for _unused, line in started.values()), encoding="ascii")
     deadline = time.monotonic() + BOOT_SECONDS
 
     def wait(host: str) -> None:
         wait_for_systemd(owner.container(host), deadline)
         key = ["-i", f"{owner.state}/key", "-o", "ConnectTimeout=5"]
-        wait_for_ssh(["ssh", *ssh_options(owner), *key, f"root@{started[host]['address']}", "true"], deadline)
+        wait_for_ssh(["ssh", *ssh_options(owner), *key, f"root@{started[host][0]}", "true"], deadline)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for done in [pool.submit(wait, host) for host in started]:
             done.result()
-    # Written last: an inventory is there exactly when its hosts can be used.
-    text = json.dumps(inventory(owner, started), indent=2) + "\n"
+    variables = {
+        host: {"ansible_host": address, "test_host_container": owner.container(host)}
+        for host, (address, _unused) in started.items()
+    }
+    publish(owner, variables)
+    for host, it in variables.items():
+        print(f"{host} runs at {it['ansible_host']} as {it['test_host_container']}")
+
+
+def publish(owner: Run, hosts: dict[str, dict[str, str]]) -> None:
+    """Write the inventory, last of all: it is there exactly when its hosts can be used."""
+    text = json.dumps(inventory(owner, hosts), indent=2) + "\n"
     (owner.state / "inventory.json").write_text(text, encoding="utf-8")
-    for host, it in started.items():
-        print(f"{host} runs at {it['address']} as {owner.container(host)}")
 
 
 def remove(owner: Run) -> None:
@@ -351,6 +383,11 @@ def remove(owner: Run) -> None:
         found = run(*listing).split()
         if found:
             run(*removal, *found)
+    forget(owner)
+
+
+def forget(owner: Run) -> None:
+    """Remove the run's directories."""
     for directory in (owner.state, owner.sockets):
         if directory.exists():
             shutil.rmtree(directory)

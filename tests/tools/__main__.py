@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import platform
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ import sys
 import types
 import typing as t
 
-from machine import BROWSER_PROGRAMS, HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
+from machine import BROWSER_PROGRAMS, GUEST_PROGRAMS, HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
 from steps import Failed, Log, Missing, Step, Workbench, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -28,6 +29,7 @@ REQUIREMENTS = ROOT / "requirements" / "tests.txt"
 AXE = BUILD / "axe"
 AXE_VERSION = "4.14.1"
 HOSTS = ("python3", str(ROOT / "tests" / "hosts" / "hosts.py"))
+GUEST = ("python3", str(ROOT / "tests" / "hosts" / "guest.py"))
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "confined-slots")
 
 machine = Machine(ROOT, BUILD)
@@ -40,6 +42,8 @@ VENV = "virtual environment"
 DOCKER = "docker"
 IMAGES = "images of the test hosts"
 BROWSER = "a browser and axe-core"
+DISK = "disk of the test guest"
+VM = "vm"  # the scenario that has a guest of its own
 
 
 def environment() -> dict[str, str]:
@@ -105,6 +109,24 @@ def hosts(*suites: str) -> list[Step]:
         Step(DOCKER, machine.start_docker, needs=(needs,)),
         Step(IMAGES, command(*HOSTS, "image", *suites), needs=(DOCKER,)),
     ]
+
+
+def guest() -> list[Step]:
+    """Return the steps after which the test guest can be booted."""
+    needs = "packages of the test guest"
+    return [
+        Step(needs, lambda log: machine.install(log, GUEST_PROGRAMS)),
+        Step(DISK, guest_disk, needs=(needs,)),
+    ]
+
+
+def guest_disk(log: Log) -> None:
+    """Build the guest's disk, where this machine can run a guest."""
+    if platform.machine() != "x86_64":
+        raise Missing(f"this machine is a {platform.machine()}; the guest is made for x86_64")
+    if os.geteuid() != 0:
+        raise Missing("only root can make the guest's disk [run as root]")
+    log.run(*GUEST, "image", cwd=ROOT)
 
 
 # --- linters ----------------------------------------------------------------------------------------------------------
@@ -265,11 +287,18 @@ def molecule() -> list[Step]:
     """Return one step for each scenario, all on the same hosts."""
     boot = "boot of the test hosts"
     steps = [Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
-    for name in scenarios():
-        test = command("molecule", "test", f"--scenario-name={name}", "--destroy=never", "--no-report")
-        junit = RESULTS / f"molecule-{name}.xml"
-        steps.append(Step(f"molecule {name}", test, needs=(boot,), counted=True, junit=junit))
-    return steps
+    return steps + [scenario(name, boot, "--destroy=never") for name in scenarios() if name != VM]
+
+
+def vm() -> list[Step]:
+    """Return the step of the scenario with a guest of its own, which it boots and removes."""
+    return [scenario(VM, DISK, "--destroy=always")]
+
+
+def scenario(name: str, need: str, *options: str) -> Step:
+    """Return the step of one scenario."""
+    test = command("molecule", "test", f"--scenario-name={name}", *options, "--no-report")
+    return Step(f"molecule {name}", test, needs=(VENV, need), counted=True, junit=RESULTS / f"molecule-{name}.xml")
 
 
 # --- demo and bench ---------------------------------------------------------------------------------------------------
@@ -336,7 +365,11 @@ def certify() -> list[Step]:
 COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
     "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts(*SUITES)),
     "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts("trixie") + demo()),
-    "test": ("run every test", lambda: setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule()),
+    "test": (
+        "run every test",
+        lambda: setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule() + guest() + vm(),
+    ),
+    "test-vm": ("run the tests that need a kernel of their own, in a guest", lambda: setup() + guest() + vm()),
     "lint": ("run the linters", lambda: setup() + lint()),
     "unit": ("run the unit tests", lambda: setup() + unit()),
     "sanity": ("run ansible-test sanity", lambda: setup() + sanity()),
@@ -354,6 +387,9 @@ def remove_hosts(environment: dict[str, str]) -> None:
         if (BUILD / name).exists():
             remove = [*HOSTS, "remove", "--state", str(BUILD / name)]
             subprocess.run(remove, stdin=subprocess.DEVNULL, env=environment, check=False)
+    if (BUILD / "guest").exists():
+        remove = [*GUEST, "remove", "--state", str(BUILD / "guest")]
+        subprocess.run(remove, stdin=subprocess.DEVNULL, env=environment, check=False)
     # Molecule's memory of having created them.
     shutil.rmtree(BUILD / "molecule", ignore_errors=True)
 

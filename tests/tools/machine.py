@@ -33,6 +33,13 @@ HOST_PROGRAMS: dict[str, tuple[str, ...]] = {
     "mmdebstrap": ("mmdebstrap",),
     "ssh": ("openssh-client",),
 }
+GUEST_PROGRAMS: dict[str, tuple[str, ...]] = {
+    "mke2fs": ("e2fsprogs",),
+    "mmdebstrap": ("mmdebstrap",),
+    "qemu-img": ("qemu-utils",),
+    "qemu-system-x86_64": ("qemu-system-x86",),
+    "ssh": ("openssh-client",),
+}
 
 BROWSER_PROGRAMS: dict[str, tuple[str, ...]] = {"chromium": ("chromium",)}
 

@@ -291,3 +291,18 @@ def test_a_running_session_keeps_its_policy_while_its_slot_is_converged_to_anoth
     ]
     operator.policy(operator.slots())
     assert operator.said("kept", "ls ~/kept && rm ~/kept").endswith("/kept"), "the private HOME is as it was"
+
+
+def test_preflight_names_a_writable_bind_that_the_slot_cannot_write(operator: Operator) -> None:
+    place = "/srv/of-the-tests"
+    bind = {"source": place, "mode": "rw", "reason": "the tests write there"}
+    operator.do(f"mkdir -p {place}; chmod 0755 {place}")
+    operator.policy(operator.slots(kept={"binds": [bind], "workspaces": ["main"]}))
+    try:
+        shut = operator.host.run("slotctl preflight kept")
+        assert shut.rc == 1 and f"bind {place} is rw, and slot-kept cannot write there" in shut.stdout
+        operator.do(f"chown slot-kept: {place}")
+        assert operator.host.run("slotctl preflight kept").rc == 0
+    finally:
+        operator.policy(operator.slots())
+        operator.do(f"rmdir {place}")

@@ -230,3 +230,32 @@ def test_what_nobody_certified_does_not_run_in_verified_mode(operator: Operator)
     site = operator.host.ansible.get_variables()["site_capabilities"]
     given = {"slots": declared(operator), "profiles": [*profiles(), documented], "capabilities": site}
     assert "profile of fake is documented, not certified" in operator.tried("policy", **given)["msg"]
+
+
+def test_pl_09_a_login_in_home_that_ends_is_told_by_its_own_file_read_as_the_slot(operator: Operator) -> None:
+    expiry = {"file": ".fake/login.json", "at": ["oauth", "ends"], "unit": "milliseconds", "renewed_by": ["oauth", "r"]}
+    keep(operator, declared(operator, credential=None), {**PROFILE, "login_expiry": expiry})
+    place = f"{STATE}/kept/homes/fake/.fake/login.json"
+
+    def told(login: t.Any) -> str:
+        written = operator.as_slot(
+            "kept", f"mkdir -p {place.rpartition('/')[0]}; rm -f {place}; printf %s '{json.dumps(login)}' > {place}"
+        )
+        assert written.rc == 0, written.stderr
+        shown = json.loads(operator.host.run("slotctl preflight kept --json").stdout)
+        (check,) = [each for each in shown["checks"] if each["check"] == "expiry"]
+        return str(check["refusal"] or check["what"])
+
+    ends = 4_000_000_000_000
+    try:
+        assert told({"oauth": {"ends": 1000}}) == "credential-expiring"
+        assert told({"oauth": {"ends": 1000, "r": "a refresh token"}}) == "no end is known"
+        assert told({"oauth": {"ends": ends}}) == "the login ends 2096-10-02T07:06:40Z"
+        assert told({"oauth": {"ends": "soon"}}) == "no end is known"
+        # One that is a link is not followed: it would have root's, or another's, file read for the slot.
+        operator.do(f'echo \'{{"oauth": {{"ends": 1000}}}}\' > /run/login.json; ln -sf /run/login.json {place}')
+        shown = operator.do("slotctl preflight kept")
+        assert "no end is known" in shown and "credential-expiring" not in shown
+    finally:
+        operator.do(f"rm -f {place} /run/login.json")
+        keep(operator, declared(operator))

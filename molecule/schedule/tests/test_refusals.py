@@ -39,6 +39,9 @@ AWAY = "/root/of-the-tests"
 LACKS = {
     "workspace": Lack(("policy-invalid",), f"mv {WORKSPACE} {AWAY}", f"mv {AWAY} {WORKSPACE}"),
     "credential": Lack(("credential-missing",), f"mv {CREDENTIAL} {AWAY}", f"mv {AWAY} {CREDENTIAL}"),
+    "what has ended": Lack(
+        ("credential-expiring",), declared={"credential": SLEEPER["credential"] | {"expires": "2020-01-01"}}
+    ),
     "all at once": Lack(
         ("approval-missing", "credential-missing", "policy-invalid"),
         f"mkdir {AWAY}; mv {WORKSPACE} {CREDENTIAL} {AWAY}",
@@ -105,6 +108,31 @@ def test_pl_09_what_is_missing_is_refused_at_converge_and_at_start_in_one_messag
     assert operator.on("sleeper", "nightly")
     assert operator.start("sleeper", "nightly")[0] == "inactive"
     assert started(operator) and operator.says(f"test -e {WORKSPACE}/started")
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_pl_09_a_credential_that_ends_before_the_next_run_does_is_refused_while_it_is_still_good(
+    operator: Operator,
+) -> None:
+    late = NIGHTLY | {"calendar": "2098-12-31 23:30 UTC", "timeout": "1h"}
+    slot = SLEEPER | {"schedules": [late], "credential": SLEEPER["credential"] | {"expires": "2099-01-01"}}
+    done, said = operator.site(slot)
+    assert not done and "credential-expiring: the credential ends 2099-01-01T00:00:00Z, and is needed until" in said
+    assert not operator.on("sleeper", "nightly") and not started(operator)
+    # It is the end of the run that counts, and the time of that run: an hour less is enough, and so is another start.
+    assert operator.start("sleeper", "nightly")[0] == "inactive" and started(operator)
+    shorter = slot | {"schedules": [late | {"timeout": "29min"}]}
+    done, said = operator.site(shorter)
+    assert done and operator.on("sleeper", "nightly"), said
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_pl_09_a_new_day_of_a_credential_asks_for_no_new_approval_and_shows_in_no_policy(operator: Operator) -> None:
+    before = operator.do("slotctl policy sleeper --json")
+    done, said = operator.site(SLEEPER | {"credential": SLEEPER["credential"] | {"expires": "2090-01-01"}})
+    assert done, said
+    assert operator.do("slotctl policy sleeper --json") == before
+    assert "the credential ends 2090-01-01T00:00:00Z" in operator.do("slotctl preflight sleeper")
 
 
 @pytest.mark.usefixtures("sleeper")

@@ -63,6 +63,16 @@ def test_every_changed_byte_of_a_credential_is_noticed(path: pathlib.Path) -> No
         refused("credential-malformed")
 
 
+def test_the_day_on_which_a_credential_ends_is_read_and_vouched_for(path: pathlib.Path) -> None:
+    assert checks.credential_end(KEY) == ""
+    content = as_content("KEY", "sk-SECRET", "2027-03-31")
+    path.write_bytes(content)
+    assert (checks.credential(KEY), checks.credential_end(KEY)) == (str(path), "2027-03-31")
+    path.write_bytes(content.replace(b"2027", b"2037"))
+    refused("credential-malformed")
+    assert checks.credential_end(slot()) == ""
+
+
 def test_a_credential_that_nothing_vouches_for_is_refused(path: pathlib.Path) -> None:
     path.write_bytes(b'KEY="sk-SECRET"\n')
     assert "has not the bytes that were declared" in refused("credential-malformed")

@@ -37,12 +37,12 @@ def schedules(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
 )
 def test_a_schedule_is_what_its_file_says(schedules: pathlib.Path, words: dict[str, t.Any], wanted: list[str]) -> None:
     (schedules / "nightly.json").write_text(json.dumps({"workspace": "main", **words}))
-    workspace, given = scheduled.load("coder", "nightly")
+    found = scheduled.load("coder", "nightly")
 
     class Slot:
         policy: t.ClassVar = {"provider": {"name": "cli", "headless": ["-p", "{prompt}"]}}
 
-    assert (workspace, given(Slot())) == ("main", wanted)  # type: ignore[arg-type]
+    assert (found.workspace, found.words(Slot())) == ("main", wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

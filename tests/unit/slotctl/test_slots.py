@@ -133,6 +133,12 @@ def test_a_narrower_workspace_is_loaded_with_the_policy_of_its_slot_beside_it() 
     assert slots.load("a", "main").policy == slots.load("a").policy == base
 
 
+def test_a_workspace_that_is_not_there_is_refused_with_all_that_are() -> None:
+    compile_slot("a", {**POLICY, "workspaces": {"main": "/w", "tight": "/t"}, "restrictions": {"tight": {}}})
+    with pytest.raises(Refusal, match="workspace-unknown: slot a has no workspace 'tigth'; it has main, tight "):
+        slots.load("a", "tigth")
+
+
 def test_a_workspace_cannot_have_the_plan_of_another_slot() -> None:
     compile_slot("a", {**POLICY, "restrictions": {"main": {"read_only": True}}})
     write_plan(_layout.plan("a", "main"), "b", POLICY)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from ansible_collections.confined.slots.plugins.module_utils import _credentials, _layout, _profiles, _steps
 from ansible_collections.confined.slots.plugins.module_utils._credentials import DIRECTORY, FILE, Change, Found
@@ -27,8 +29,8 @@ def planned(found: dict[str, Found], *slots: Slot) -> list[Change]:
 
 def as_systemd_reads(line: bytes) -> tuple[str, str]:
     """Return name and value as parse_env_file() of systemd finds them in a line with double quotes."""
-    comment, line = line.split(b"\n", 1)
-    assert comment.startswith(b"# "), "systemd passes over a comment"
+    *comments, line = line.splitlines(keepends=True)
+    assert comments and all(comment.startswith(b"# ") for comment in comments), "systemd passes over comments"
     name, rest = line.decode("ascii").split("=", 1)
     assert rest[0] == '"' and rest.endswith('"\n')
     value, characters = "", iter(rest[1:-2])
@@ -45,6 +47,12 @@ def as_systemd_reads(line: bytes) -> tuple[str, str]:
 @given(values)
 def test_every_value_that_may_be_declared_is_read_back_by_systemd(value: str) -> None:
     assert as_systemd_reads(_credentials.as_content("API_KEY", value)) == ("API_KEY", value)
+
+
+@given(st.dates(min_value=datetime.date(1970, 1, 1)).map(datetime.date.isoformat))
+def test_the_day_of_its_end_is_no_part_of_the_value(day: str) -> None:
+    assert as_systemd_reads(_credentials.as_content("API_KEY", VALUE, day)) == ("API_KEY", VALUE)
+    assert day.encode() in _credentials.as_content("API_KEY", VALUE, day)
 
 
 def test_a_declared_credential_is_written_for_root_alone() -> None:

@@ -355,4 +355,4 @@ def test_the_policy_for_people_has_the_same_fingerprint_as_the_plan(mode: str) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_mode_gives_up_a_flag_of_another(mode: str) -> None:
-    assert compiled(mode)[0].flags == (*_policy.FLAGS, _policy.NO_NETWORK)
+    assert compiled(mode)[0].flags == (*_policy.FLAGS, _policy.NO_NESTING, _policy.NO_NETWORK)

@@ -148,3 +148,19 @@ def test_neither_the_child_nor_pasta_gets_a_descriptor_of_the_session(
     finally:
         for number in keep:
             os.close(number)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exec sleep 60", "sh ended with -9: "),
+        ("echo no way >&2; exit 3", "sh ended with 3: no way"),
+        ("read line; [ $line = given ]", ""),
+    ],
+    ids=["hangs", "fails", "works"],
+)
+def test_what_makes_the_network_is_waited_for_no_longer_than_its_time(
+    monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    monkeypatch.setattr(_network, "SECONDS", 2)
+    assert _network._run(["/bin/sh", "-c", script], b"given\n") == said

@@ -11,7 +11,7 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions
+from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions, _units
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, Slot, parse
 from ansible_collections.confined.slots.plugins.module_utils._files import Owned
 from ansible_collections.confined.slots.plugins.module_utils._schedules import Found
@@ -34,7 +34,7 @@ def steps(declared: Slot, found: Found) -> list[tuple[str, str]]:
 
 
 def converged(declared: Slot) -> Found:
-    files: dict[str, _schedules.File] = {}
+    files: dict[str, _units.File] = {}
     for schedule in declared.schedules:
         files |= _schedules.files_of(declared, schedule, 20000, "0s")
     on = {_schedules.timer("a-b", schedule.name): ON for schedule in declared.schedules if declared.enabled}
@@ -86,7 +86,8 @@ def test_no_character_of_a_prompt_reaches_a_unit_file_and_all_of_them_the_file_o
     files = _schedules.files_of(declared, declared.schedules[0], 20000, "0s")
     plain = _schedules.files_of(slot(NIGHTLY), slot(NIGHTLY).schedules[0], 20000, "0s")
     path = _layout.schedule("a-b", "nightly")
-    assert json.loads(files[path].content) == {"workspace": "main", "prompt": prompt}
+    wanted = {"workspace": "main", "calendar": "03:00", "timeout": "1h", "prompt": prompt}
+    assert json.loads(files[path].content) == wanted
     assert {name: file for name, file in files.items() if name != path} == {
         name: file for name, file in plain.items() if name != path
     }
@@ -144,7 +145,7 @@ def test_what_is_new_is_written_and_then_switched_on() -> None:
 def test_a_second_converge_has_nothing_to_do() -> None:
     declared = slot(NIGHTLY, NIGHTLY | {"name": "weekly"})
     assert steps(declared, converged(declared)) == []
-    assert not _schedules.reloads([], converged(declared))
+    assert not _units.reloads([], converged(declared).timers)
 
 
 def test_what_is_withdrawn_is_switched_off_before_its_files_go() -> None:
@@ -174,7 +175,7 @@ def test_a_timer_that_is_not_wholly_on_is_switched_on_unless_its_schedule_is_ref
 
 def test_units_that_a_killed_converge_left_unread_are_read() -> None:
     found = dataclasses.replace(converged(slot(NIGHTLY)), timers={"x.timer": frozenset({*ON, "stale"})})
-    assert _schedules.reloads([], found)
+    assert _units.reloads([], found.timers)
 
 
 READY = json.dumps({"ready": True, "checks": [{"check": "space", "refusal": "", "what": "much"}]})
@@ -217,3 +218,54 @@ def test_pl_09_only_a_preflight_that_says_so_in_full_lets_a_schedule_be_switched
 ) -> None:
     found = _schedules.read_preflight(status, out, error)
     assert found is None if said is None else found is not None and found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        pytest.param("    Next elapse: Mon 2026-11-30 03:00:00 UTC\n       From now: 1h left\n", 1796007600, id="UTC"),
+        pytest.param(
+            "    Next elapse: Mon 2026-11-30 03:00:00 CET\n       (in UTC): Mon 2026-11-30 02:00:00 UTC\n",
+            1796004000,
+            id="another zone",
+        ),
+        pytest.param("    Next elapse: never\n", None, id="never"),
+        pytest.param("", None, id="nothing"),
+    ],
+)
+def test_the_next_start_is_read_as_systemd_names_it(said: str, wanted: float | None) -> None:
+    assert _schedules.read_next_start(said) == wanted
+
+
+def test_a_span_has_seconds() -> None:
+    assert [_schedules.seconds(span) for span in ("90s", "2min", "1h", "3d")] == [90, 120, 3600, 259200]
+    for span in ("", "1", "0h", "1w", "1h\n", "-1h", "\u0661h"):
+        with pytest.raises(ValueError, match="is no span"):
+            _schedules.seconds(span)
+
+
+RAN = {"event": "end", "schedule": "nightly", "outcome": "ended", "exit_status": 0}
+FAILED = {
+    "its status": RAN | {"exit_status": 7},
+    "stopped": RAN | {"outcome": "stopped"},
+    "timed out": RAN | {"outcome": "timed-out"},
+    "refused": {"event": "refused", "schedule": "nightly", "outcome": "refused"},
+}
+
+
+@pytest.mark.parametrize("failed", FAILED.values(), ids=FAILED)
+def test_failures_in_a_row_are_counted_from_the_newest_run_back_to_one_that_went_well(
+    failed: dict[str, object],
+) -> None:
+    begun = {"event": "start", "schedule": "nightly"}
+    by_hand, other = RAN | {"exit_status": 1, "schedule": None}, RAN | {"schedule": "other"}
+    count = _schedules.failures_in_a_row
+    assert count([]) == {}
+    assert count([failed, RAN, begun, failed, by_hand, other, failed, begun]) == {"nightly": 2, "other": 0}
+    assert count([failed, failed, RAN]) == {"nightly": 0}
+
+
+@hypothesis.given(st.lists(st.sampled_from([RAN, *FAILED.values()])))
+def test_failures_in_a_row_are_as_many_as_follow_the_last_good_run(records: list[dict[str, object]]) -> None:
+    good = max((index for index, record in enumerate(records) if record is RAN), default=-1)
+    assert _schedules.failures_in_a_row(records).get("nightly", 0) == len(records) - 1 - good

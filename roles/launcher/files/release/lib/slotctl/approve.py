@@ -22,12 +22,15 @@ from .tables import say
 
 
 def asked(text: str, terminal: int = 0) -> str:
-    """Return the answer of the person on the terminal.
+    """Return the answer of the person on the terminal, "" if they hang up.
 
     What was typed before they could read is dropped: a session that has just ended can have made a terminal type.
     """
     termios.tcflush(terminal, termios.TCIFLUSH)
-    return input(text)
+    try:
+        return input(text)
+    except EOFError:
+        return ""
 
 
 def approve(name: str, ask: t.Callable[[str], str] = asked) -> dict[str, t.Any]:

@@ -5,39 +5,12 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
+
+from confined_slots._as_slot import as_slot as as_slot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t
-
-SECONDS = 10.0
-
-
-def as_slot(uid: int, gid: int, work: t.Callable[[], bytes], most: int, seconds: float = SECONDS) -> bytes:
-    """Return what work returns, at most that many bytes, run as the account; b"" if it fails or takes too long."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            os.umask(0o077)
-            os.write(write_end, work()[:most])
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    try:
-        if select.select([read_end], [], [], seconds)[0]:
-            return os.read(read_end, most)
-        return b""
-    finally:
-        os.close(read_end)
-        # it has answered, or is not to any more; the account may have stopped it, and nobody would wait for its end
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def open_directory(path: str, *, make: bool = False) -> int:

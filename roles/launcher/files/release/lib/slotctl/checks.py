@@ -9,10 +9,11 @@ import os
 import pwd
 
 from confined_slots import _approvals, _layout, _network
-from confined_slots._manifest import VOUCHING, vouched
+from confined_slots._manifest import EXPIRES, VOUCHING, vouched
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
+from . import unit
 from .slots import CONVERGE
 
 TYPE_CHECKING = False
@@ -53,6 +54,21 @@ def network(slot: Slot) -> str:
     return str(slot.policy["network"])
 
 
+def docker(slot: Slot) -> str:
+    """Refuse if the slot has a Docker daemon of its own and it does not answer."""
+    if not slot.policy.get("docker"):
+        return "none declared"
+    from confined_slots import _docker  # as slow to import as it is seldom needed
+    from confined_slots._host import Account
+
+    if _docker.answers(slot.name, Account(slot.uid, slot.gid)):
+        return _layout.docker_socket(slot.name)
+    name = _layout.docker_unit(slot.name)
+    state = unit.show(name, ["ActiveState"]).get("ActiveState") or "unknown to systemd"
+    what = f"the slot's Docker daemon does not answer at {_layout.docker_socket(slot.name)}; {name} is {state}"
+    raise Refusal("docker-unavailable", what, f"systemctl restart {name}, or see journalctl -b -u {name}")
+
+
 def credential_file(slot: Slot) -> str | None:
     """Return the path of the file with the slot's credential, None if it was declared without one."""
     if not values(slot.records, "credential"):
@@ -65,6 +81,32 @@ def credential(slot: Slot) -> str:
     path = credential_file(slot)
     if path is None:
         return "none declared"
+    data = _credential_bytes(path)
+    ((name, _unused),) = values(slot.records, "credential")
+    rest = data.partition(b"\n")[2] if data.startswith(VOUCHING) else data
+    lines = (rest.partition(b"\n")[2] if rest.startswith(EXPIRES) else rest).split(b"\n")
+    if len(lines) != 2 or lines[1] or not lines[0].startswith(name.encode() + b"="):
+        names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
+        what = f"{path} must be one line, ended by LF, that sets {name}; it has {len(lines) - 1} and sets {names}"
+        raise Refusal("credential-malformed", what, CONVERGE)
+    for offset, byte in enumerate(lines[0]):
+        if not 0x21 <= byte <= 0x7E:
+            what = f"{path} has a byte at offset {offset} that is no printable ASCII"
+            raise Refusal("credential-malformed", what, CONVERGE)
+    if data != vouched(rest):
+        raise Refusal("credential-malformed", f"{path} has not the bytes that were declared", CONVERGE)
+    return path
+
+
+def credential_end(slot: Slot) -> str:
+    """Return the day, YYYY-MM-DD, on which the slot's credential is declared to end, "" if none is."""
+    path = credential_file(slot)
+    lines = [] if path is None else _credential_bytes(path).split(b"\n")[:2]
+    return next((line[len(EXPIRES) :].decode("ascii", "replace") for line in lines if line.startswith(EXPIRES)), "")
+
+
+def _credential_bytes(path: str) -> bytes:
+    """Return what a credential file holds; Refusal unless it is root's own and holds something."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -78,20 +120,7 @@ def credential(slot: Slot) -> str:
         os.close(descriptor)
     if not data:
         raise Refusal("credential-missing", f"{path} is empty", CONVERGE)
-    ((name, _unused),) = values(slot.records, "credential")
-    line = data.partition(b"\n")[2] if data.startswith(VOUCHING) else data
-    lines = line.split(b"\n")
-    if len(lines) != 2 or lines[1] or not lines[0].startswith(name.encode() + b"="):
-        names = ", ".join(sorted({each for each in map(_name_set_by, lines) if each})) or "no variable"
-        what = f"{path} must be one line, ended by LF, that sets {name}; it has {len(lines) - 1} and sets {names}"
-        raise Refusal("credential-malformed", what, CONVERGE)
-    for offset, byte in enumerate(lines[0]):
-        if not 0x21 <= byte <= 0x7E:
-            what = f"{path} has a byte at offset {offset} that is no printable ASCII"
-            raise Refusal("credential-malformed", what, CONVERGE)
-    if data != vouched(line):
-        raise Refusal("credential-malformed", f"{path} has not the bytes that were declared", CONVERGE)
-    return path
+    return data
 
 
 def _name_set_by(line: bytes) -> str:

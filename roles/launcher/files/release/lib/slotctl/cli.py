@@ -81,7 +81,12 @@ examples:
   sudo slotctl health coder --all            # each check of one slot
   sudo slotctl health --check marker --json
 """
-TAKES_MORE = ("run", "resume", "login")
+DISCOVER = """\
+The session is like any other of the slot, guards and all; strace looks on from outside. What is kept (names, results,
+never what was read) is root's alone, and grants nothing: `slotctl review` shows what would have to be declared.
+Exit status: that of the CLI, or 125 (discovery-incomplete) if not all of the session was seen.
+"""
+TAKES_MORE = ("run", "resume", "login", "discover")
 
 
 def main(release: str, argv: list[str]) -> int:
@@ -157,6 +162,16 @@ def parser() -> argparse.ArgumentParser:
     entered.usage = "slotctl login SLOT [--json] [-- CLI-ARGS]"
     again = command("restore", "list the copies of its CLI's state files, or put one back", RESTORE)
     again.add_argument("date", metavar="DATE", nargs="?", help="the copy to put back, as the list shows it")
+    traced = command("discover", "run a session that is traced, to see what it would need", DISCOVER)
+    traced.usage = "slotctl discover SLOT [--workspace W] [--prompt TEXT] [--json] [-- CLI-ARGS]"
+    traced.add_argument("--workspace", metavar="W", help="the workspace to work in (default: the slot's first)")
+    traced.add_argument("--prompt", metavar="TEXT", help="have the CLI do this one thing, asking nothing, and end")
+    for name, about in (
+        ("replay", "derive the overlay of a discovery anew from the evidence that was kept"),
+        ("review", "show what a discovery saw, and write its overlay if you say so"),
+    ):
+        kept = command(name, about, "an overlay grants nothing: put what is meant into the inventory, and converge")
+        kept.add_argument("session", metavar="SESSION", nargs="?", help="which discovery (default: the newest)")
     command("approve", "approve the policy of a slot in verified mode", APPROVE)
     looked = command(
         "preflight", "say what a session without a person would lack", "exit status 1 if anything is missing"
@@ -166,6 +181,7 @@ def parser() -> argparse.ArgumentParser:
     tested = command("selftest", "prove the confinement of a slot from inside, and prove the proof")
     tested.add_argument("--workspace", metavar="W", help="where the probes run (default: the slot's first workspace)")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
+    tested.add_argument("--only", metavar="WORDS", default="", help="only the mutations with these words in their name")
     asked = command("health", "check this host and its slots, by looking and by trying", HEALTH, of_slot=False)
     asked.add_argument("slot", metavar="SLOT", nargs="*", help="only these slots, and nothing of the host itself")
     asked.add_argument("--check", metavar="ID", action="append", default=[], help="only this check; * stands for any")
@@ -214,6 +230,12 @@ def _dispatch(release: str, argv: list[str]) -> int:
         alone = {"unattended": True} if options.unattended else None
         given = words.started(options.prompt, rest)
         return run(options.slot, options.workspace, given, json=options.json, unattended=alone)
+    if options.command == "discover":
+        from . import words
+        from .discover import discover
+
+        given = words.started(options.prompt, rest)
+        return discover(options.slot, options.workspace, given, json=options.json)
     if options.command == "login":
         from . import words
         from .run import run
@@ -278,6 +300,24 @@ def _approve(release: str, options: argparse.Namespace) -> int:
 
     given = approve(options.slot)
     _show(options, given, lambda given: f"{given['by']} approved {given['fingerprint']} for slot {given['slot']}\n")
+    return 0
+
+
+def _replay(release: str, options: argparse.Namespace) -> int:
+    from .discover import replay
+
+    found, overlay = replay(options.slot, options.session)
+    _show(options, found | {"overlay": overlay}, lambda _unused: overlay)
+    return 0
+
+
+def _review(release: str, options: argparse.Namespace) -> int:
+    from .discover import candidate, review
+
+    if options.json:
+        _show(options, candidate(options.slot, options.session), str)
+    else:
+        review(options.slot, options.session)
     return 0
 
 
@@ -360,7 +400,8 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{printable(text)}")
 
-    rows = selftest(options.slot, release, options.workspace, mutate=not options.no_mutations, progress=progress)
+    only = None if options.no_mutations else options.only
+    rows = selftest(options.slot, release, options.workspace, only=only, progress=progress)
     progress("")
     cells = [("ok" if row.ok else "FAILED", row.kind, row.name, row.claim, row.found) for row in rows]
     _show(
@@ -426,6 +467,8 @@ COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
     "status": _status,
     "policy": _policy,
     "approve": _approve,
+    "replay": _replay,
+    "review": _review,
     "preflight": _preflight,
     "restore": _restore,
     "binds": _binds,

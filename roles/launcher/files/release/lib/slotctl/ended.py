@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KINDS = ("args", "status", "record")
 FROM_START = (
     *("workspace", "mode", "provider", "profile_version", "capabilities", "policy", "release", "caller", "start"),
-    *("resumes", "unattended", "schedule"),
+    *("resumes", "unattended", "schedule", "discovery"),
 )
 
 

@@ -110,6 +110,7 @@ def _content(directory: str) -> dict[str, bytes]:
 
 
 def read(path: str) -> bytes | None:
+    """Return what a small file holds, reached over no link; None if it is none. For a child that is the slot."""
     try:
         parent = open_directory(os.path.dirname(path))
     except OSError:

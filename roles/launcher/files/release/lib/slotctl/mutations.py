@@ -18,8 +18,9 @@ STAND_IN = "/usr/share"
 ALLOW_ALL = "0600000000" + "00ff7f"
 # The launcher refuses a source in a directory that the slot can write.
 UNCHECKED_MOUNTS = "_launch.check_mounts = lambda records, workspace: None"
+UNCHECKED_LABEL = "_launch.check_label = lambda records: None"
 # What the seccomp filter stops.
-FILTERED = frozenset({"keyrings", "odd-sockets", "terminal"})
+FILTERED = frozenset({"kernel-doors", "keyrings", "odd-sockets", "terminal"})
 
 PATCHES = {
     "descriptors": "_launch.close_all_but = lambda keep: None",
@@ -36,8 +37,9 @@ class Mutation:
     """One thing taken away, and the probes that must speak then.
 
     without_start: nothing can run without it, so a session that does not start is as good. patch: Python that takes a
-    check out of the launcher. groups: supplementary groups the process is started with. among: others may speak too,
-    since in compatibility mode the host shows through wherever something is taken away.
+    check out of the launcher. groups: supplementary groups the process is started with. profile: the AppArmor profile
+    that a patched launcher starts in, since its path gives it none. among: others may speak too, since in compatibility
+    mode the host shows through wherever something is taken away.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutation:
     without_start: bool = False
     patch: str = ""
     groups: str = ""
+    profile: str = ""
     among: bool = False
 
     def caught(self, failing: frozenset[str]) -> bool:
@@ -64,20 +67,34 @@ def mutations(
     yield from _opened(records)
     for source, target, probe in _leaks(slot, workspace, other_session):
         yield Mutation(f"bind {target}", frozenset([probe]), _before_seals(records, ("bind", "ro", source, target)))
+    ((profile,),) = values(list(records), "label") or [("",)]
     leak = _before_seals(records, ("bind", "ro", marker, marker))
-    yield Mutation(f"bind {os.path.dirname(marker)}", frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS)
+    scratch = f"bind {os.path.dirname(marker)}"
+    yield Mutation(scratch, frozenset(["host-scratch"]), leak, patch=UNCHECKED_MOUNTS, profile=profile)
     yield Mutation(
         "hold capabilities", frozenset(["privileges"]), _before_seals(records, ("flag", "--cap-add"), ("flag", "ALL"))
     )
     for probe, patch in PATCHES.items():
         expected = FILTERED if probe == "terminal" else frozenset([probe])
-        yield Mutation(
-            f"launcher without its check of {probe}",
-            expected,
-            records,
-            patch=patch,
-            groups="adm" if probe == "groups" else "",
-        )
+        groups = "adm" if probe == "groups" else ""
+        without = Mutation(f"launcher without its check of {probe}", expected, records, patch=patch, groups=groups)
+        if probe == "environment":  # the other walls hide as well what the sandbox's first process has in it
+            without = _without_landlock(without)
+        yield outside(without) if probe == "environment" and profile else dataclasses.replace(without, profile=profile)
+    if profile:
+        yield Mutation("launcher outside of its profile", frozenset(), records, without_start=True, patch="pass")
+        seen = frozenset() if ("flag", "--disable-userns") in records else frozenset(["nested-namespaces"])
+        yield outside(Mutation("no AppArmor", seen, records))
+
+
+def outside(mutation: Mutation) -> Mutation:
+    """Return the mutation without AppArmor, which would hold what is taken away."""
+    return dataclasses.replace(
+        mutation,
+        expected=mutation.expected | {"label"},
+        records=tuple(record for record in mutation.records if record[0] != "onexec"),
+        patch=f"{mutation.patch or 'pass'}; {UNCHECKED_LABEL}",
+    )
 
 
 def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
@@ -92,6 +109,8 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             )
         elif keyword == "run":
             yield Mutation("no run directory", frozenset(["run-directory"]), rest)
+        elif keyword == "landlock" and not offline(rest):
+            yield _without_landlock(Mutation("no Landlock", frozenset(), records))
         elif keyword == "network":
             yield Mutation("no way out of its network", frozenset(["private-network"]), rest)
         elif keyword in ("bind-workspace", "proc", "dev"):
@@ -102,8 +121,16 @@ def _taken_away(records: tuple[Record, ...]) -> t.Iterator[Mutation]:
             yield Mutation(f"no {keyword} {words[-1]}", expected, open_again, without_start=True)
         elif keyword == "hostname":
             yield Mutation("no name of its own", frozenset(["own-name"]), rest)
-        elif keyword == "flag":
+        elif keyword == "flag" and (words[0] != "--unshare-user" or ("flag", "--disable-userns") in rest):
+            # bwrap makes a user namespace anyhow; --disable-userns asks for it in so many words
             yield _without_flag(words[0], rest)
+
+
+def _without_landlock(mutation: Mutation) -> Mutation:
+    """Return the mutation without Landlock; where the network is the host's, abstract sockets answer then."""
+    rest = tuple(record for record in mutation.records if record[0] != "landlock")
+    more = frozenset() if rest == mutation.records or offline(rest) else frozenset(["abstract-sockets"])
+    return dataclasses.replace(mutation, expected=mutation.expected | more, records=rest)
 
 
 def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
@@ -115,7 +142,12 @@ def _without_flag(flag: str, rest: tuple[Record, ...]) -> Mutation:
     }.get(flag, {f"namespace:{kind}"})
     # bwrap itself refuses --disable-userns and --hostname without these, pasta joins no network of the host's
     without_start = flag in ("--unshare-user", "--unshare-uts") or ("network", "private") in rest
-    return Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
+    without = Mutation(f"no {flag}", frozenset(expected), rest, without_start=without_start)
+    if not values(list(rest), "label"):
+        return without
+    if flag == "--unshare-pid":  # the first process is the host's then
+        return dataclasses.replace(without, expected=without.expected | {"label"})
+    return outside(without) if flag == "--disable-userns" else without
 
 
 def _opened(records: tuple[Record, ...]) -> t.Iterator[Mutation]:

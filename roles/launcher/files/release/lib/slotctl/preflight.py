@@ -7,15 +7,17 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import time
 import typing as t
 
 from confined_slots import _layout
 from confined_slots._files import Owned, ensure_directory
 from confined_slots._launch import workspace_path
-from confined_slots._plan import value
+from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
-from . import readiness, trial
+from . import expiry, readiness, trial
+from .as_slot import as_slot
 from .slots import Slot, current_release, load
 from .tables import table
 from .words import started
@@ -23,20 +25,29 @@ from .words import started
 if t.TYPE_CHECKING:
     from .run import Words
 
+DAY = 86400.0
+LOOKED = b"looked"
+MOST_ANSWER = 4096
 FREE_BYTES = 256 << 20
 FREE_FILES = 1000
 
 
-def preflight(name: str, workspace: str | None, words: Words | None = None) -> dict[str, t.Any]:
+def preflight(
+    name: str, workspace: str | None, words: Words | None = None, until: float | None = None
+) -> dict[str, t.Any]:
     """Return every check of a session in a workspace (default: the slot's first), and whether it would start.
 
-    words makes the CLI's arguments; those of a prompt are meant if it is left out.
+    words makes the CLI's arguments; those of a prompt are meant if it is left out. until is when the session will have
+    ended, in seconds since 1970: what it logs in with must last as long; a day from now, if that is left out.
     """
+    end = time.time() + DAY if until is None else until
     slot = load(name, workspace)
     chosen = workspace if workspace is not None else next(iter(slot.base["workspaces"]))
     more: tuple[readiness.Check, ...] = (
         ("workspace", lambda slot: workspace_path(slot.records, chosen)),
         ("headless", lambda slot: _headless(slot, words or started("", []))),
+        ("writable", _writable),
+        ("expiry", lambda slot: expiry.check(slot, end)),
         ("space", lambda slot: _space(workspace_path(slot.records, chosen))),
         ("sandbox", lambda slot: _sandbox(slot, chosen)),
     )
@@ -69,6 +80,21 @@ def missing(found: dict[str, t.Any]) -> Refusal | None:
 def _headless(slot: Slot, words: Words) -> str:
     words(slot)
     return "runs without a person"
+
+
+def _writable(slot: Slot) -> str:
+    """Refuse a bind that is declared writable and that the slot's account cannot write, whatever the mount allows."""
+    paths = [path for mode, path, _unused in values(slot.records, "bind") if mode == "rw"]
+
+    def work() -> bytes:
+        return b"\0".join([LOOKED, *(os.fsencode(path) for path in paths if not os.access(path, os.W_OK | os.X_OK))])
+
+    looked, *shut = as_slot(slot.uid, slot.gid, work, MOST_ANSWER).split(b"\0")
+    if looked != LOOKED or shut:
+        path, account = os.fsdecode(shut[0]) if shut else "(which one, nobody could look)", _layout.account(slot.name)
+        cure = f"give it to {account} (chown or setfacl), or declare it ro"
+        raise Refusal("policy-invalid", f"bind {path} is rw, and {account} cannot write there", cure)
+    return f"{len(paths)} binds"
 
 
 def _space(path: str) -> str:

@@ -32,6 +32,10 @@ CLONE_NEWUSER = 0x10000000
 TIOCSTI = 0x5412
 ADD_KEY = {"x86_64": 248, "aarch64": 217}
 SESSION_KEYRING = -3
+DOORS = {
+    "x86_64": {"bpf": 321, "io_uring_setup": 425, "perf_event_open": 298, "userfaultfd": 323},
+    "aarch64": {"bpf": 280, "io_uring_setup": 425, "perf_event_open": 241, "userfaultfd": 282},
+}
 LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
 HEX_ZERO = frozenset("0")
 
@@ -65,16 +69,6 @@ def sockets(own: set[str]) -> str:
     return ""
 
 
-def held_by(profile: str) -> str:
-    """Return by which AppArmor profile this process is held, if it is not (also) this one, enforced."""
-    try:
-        label = text("/proc/self/attr/current").strip("\0\n")
-    except OSError as error:
-        return str(error)
-    names, _unused, mode = label.rpartition(" (")
-    return "" if profile in names.split("//&") and mode == "enforce)" else f"it is held by {label}"
-
-
 def connects(abstract: str, port: int) -> str:
     """Return which listener of the host answers: one on an abstract name, one on loopback."""
     reached = []
@@ -86,6 +80,25 @@ def connects(abstract: str, port: int) -> str:
             reached.append("abstract socket" if family == _socket.AF_UNIX else "host loopback")
         client.close()
     return f"reached: {', '.join(reached)}" if reached else ""
+
+
+def label(wanted: str) -> str:
+    """Return how the AppArmor labels of this process and of the sandbox's first differ from the wanted ones.
+
+    wanted is that of this process: the first one's, and what is stacked on it.
+    """
+    found = [text(f"/proc/{process}/attr/apparmor/current").rstrip("\n\0") for process in ("self", "1")]
+    expected = [f"{wanted} (enforce)", f"{wanted.partition('//&')[0]} (enforce)"]
+    return "" if found == expected else f"is {found[0]}, the sandbox's {found[1]}"
+
+
+def abstract_socket(name: str) -> str:
+    """Return whether an abstract socket of the host's answers."""
+    client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    with contextlib.suppress(OSError):
+        client.connect("\0" + name)
+        return "an abstract socket of the host answers"
+    return ""
 
 
 def routed() -> str:
@@ -160,6 +173,21 @@ def keyrings() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     key = libc.syscall(ADD_KEY[os.uname().machine], b"user", b"selftest", b"x", 1, SESSION_KEYRING)
     return "" if key < 0 and ctypes.get_errno() == errno.EPERM else "a key can be made"
+
+
+def doors() -> str:
+    """Return which parts of the kernel answer that the filter keeps shut.
+
+    Asked for nonsense, of which the kernel itself says so (perf_event_open at least, whatever its settings): EPERM is
+    the filter's word.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    reached = []
+    for name, number in DOORS[os.uname().machine].items():
+        nonsense = [ctypes.c_long(-1)] * 5
+        if libc.syscall(ctypes.c_long(number), *nonsense) >= 0 or ctypes.get_errno() != errno.EPERM:
+            reached.append(name)
+    return f"{', '.join(reached)} can be asked" if reached else ""
 
 
 def odd_sockets() -> str:
@@ -289,16 +317,19 @@ def run(given: dict[str, t.Any]) -> Findings:
         "other-workspaces": only(f"{base}/workspaces", given["workspace"]),
         "other-sessions": only(run_base, given["session"]) or invisible(given["other_session"]),
         "sockets": sockets(
-            {f"{base}/workspaces", *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw")}
+            {
+                *(f"{base}/workspaces", *given["docker"]),
+                *(target for target, _dev, _ino, mode in given["binds"] if mode == "rw"),
+            }
         ),
         "host-scratch": invisible(*given["markers"]),
         "host-process": invisible(f"/proc/{given['process']}/exe") if given["process"] else "",
         "privileges": privileges(),
         "groups": groups(given["gid"]),
-        "nested-namespaces": nests(),
         "terminal": injects(),
         "keyrings": keyrings(),
         "odd-sockets": odd_sockets(),
+        "kernel-doors": doors(),
         "environment": environment(given["token"]),
         "descriptors": descriptors(),
         "signals": default_signals(),
@@ -307,6 +338,8 @@ def run(given: dict[str, t.Any]) -> Findings:
         "own-shell": "" if os.access("/dev/null", os.W_OK) and os.path.exists("/dev/tty") else "/dev is not complete",
         **namespaces(given["namespaces"]),
     }
+    if not given["nested_sandbox"] or given["label"]:
+        found["nested-namespaces"] = nests()
     workspace = f"{base}/workspaces/{given['workspace']}"
     found |= {"read-only-workspace": sealed(workspace)} if given["read_only"] else {"workspace": writable(workspace)}
     if given["mode"] != "compatibility":  # there these are masked, which has probes of its own
@@ -317,13 +350,15 @@ def run(given: dict[str, t.Any]) -> Findings:
             "releases": invisible("/opt/confined-slots/releases", "/opt/confined-slots/current"),
             "logs": invisible("/var/log"),
         }
-    if given["profile"]:
-        found["profile"] = held_by(given["profile"])
     for target, kind, below in given["masks"]:
         found[f"mask:{target}"] = masked(target, kind, set(below))
     points = mount_points()
     for target in given["holds"]:
         found[f"hold:{target}"] = "" if target in points else f"{target} could be renamed"
+    if given["label"]:
+        found["label"] = label(given["label"])
+    if given["landlock"]:
+        found["abstract-sockets"] = abstract_socket(given["abstract"])
     if given["network"] == "private":
         found["private-network"] = routed()
     if given["network"] != "host":

@@ -69,14 +69,23 @@ def _binds(slot: Slot) -> str:
     return f"{len(values(slot.records, 'bind'))} binds, {len(paths)} workspaces"
 
 
+def _walls(slot: Slot) -> str:
+    """Return what the kernel holds the slot's sessions by beside namespaces, and what this one has not."""
+    has = {"AppArmor": bool(values(slot.records, "label")), "Landlock's scope": bool(values(slot.records, "landlock"))}
+    there = ["seccomp", *(name for name, found in has.items() if found)]
+    return "; no ".join([", ".join(there), *(name for name, found in has.items() if not found)])
+
+
 CHECKS: tuple[Check, ...] = (
     ("release", _release),
     ("enabled", _enabled),
     ("account", checks.account),
     ("approval", checks.approval),
     ("network", checks.network),
+    ("docker", checks.docker),
     ("provider", _identity),
     ("binds", _binds),
+    ("walls", _walls),
     ("credential", checks.credential),
     ("policy.json", copy),
 )

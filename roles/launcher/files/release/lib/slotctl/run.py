@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t
 
+    from .observer import Observer
     from .streams import Relay
 
     Words = t.Callable[[Slot], list[str]]
@@ -45,12 +46,15 @@ def run(
     json: bool,
     resumes: str = "",
     unattended: dict[str, t.Any] | None = None,
+    until: float | None = None,
+    observer: Observer | None = None,
 ) -> int:
     """Run a session; return the CLI's exit status, 1 for its 0 if output was lost. Refusal if it does not start.
 
     words makes the CLI's arguments of the slot; resumes is the session that this one goes on with; unattended is what
     the record says of a session without a person, which gets nothing to read, is refused with all that it lacks, and
-    has failed unless it ended by itself.
+    has failed unless it ended by itself; until is when that one will have ended, now if left out; observer is who looks
+    on, from before the launcher begins.
     """
     open_missing()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would hide how our children ended
@@ -61,7 +65,7 @@ def run(
         if unattended:
             _leave_alone()
             start |= described(load(name, workspace), release)
-            check_all(name, workspace, words)
+            check_all(name, workspace, words, until)
         verify_release(release)
         slot = load(name, workspace)
         ended.sweep(name)
@@ -76,11 +80,14 @@ def run(
             "start": _sessions.now(),
         }
         kept.keep(slot)
+        if observer is not None:
+            start |= {"discovery": True}
+            observer.begin(slot, release, start)
         files = Files(slot, start, arguments)
     except Refusal as refusal:
         ended.record_refusal(start, refusal)
         raise
-    return Session(slot, release, start, files).run(json=json)
+    return Session(slot, release, start, files, observer).run(json=json)
 
 
 def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
@@ -94,11 +101,12 @@ def asked(name: str, workspace: str | None) -> dict[str, t.Any]:
     }
 
 
-def check_all(name: str, workspace: str | None, words: Words) -> None:
+def check_all(name: str, workspace: str | None, words: Words, until: float | None = None) -> None:
     """Refuse a session without a person, naming all that it lacks: nobody is there to mend one thing and try again."""
     from . import preflight
 
-    lacking = preflight.missing(preflight.preflight(name, workspace, words))
+    found = preflight.preflight(name, workspace, words, time.time() if until is None else until)
+    lacking = preflight.missing(found)
     if lacking is not None:
         raise lacking
 
@@ -140,6 +148,7 @@ def preflight(slot: Slot, workspace: str | None, arguments: list[str]) -> str:
     checks.account(slot)
     checks.approval(slot)
     checks.network(slot)
+    checks.docker(slot)
     checks.credential(slot)
     if sum(len(os.fsencode(word)) + 1 for word in arguments) > MOST_ARGUMENTS:
         raise Refusal(
@@ -202,8 +211,10 @@ class Files:
 class Session:
     """One session from the start of its unit to its end record."""
 
-    def __init__(self, slot: Slot, release: str, start: dict[str, t.Any], files: Files) -> None:
-        self.slot, self.release, self.start, self.files = slot, release, start, files
+    def __init__(
+        self, slot: Slot, release: str, start: dict[str, t.Any], files: Files, observer: Observer | None = None
+    ) -> None:
+        self.slot, self.release, self.start, self.files, self.observer = slot, release, start, files, observer
         self.name, self.session = slot.name, start["session"]
         self.received: list[int] = []
         self.stopper = 0
@@ -217,6 +228,8 @@ class Session:
         wakeup = self._catch_signals()
         client = self._spawn(self._command(terminal=terminal, json=json), streams.given)
         streams.close_given()
+        if self.observer is not None and not self.observer.attach(client):
+            unit.stop(self.name, [self.session])
         status = self._wait(client, streams, wakeup)
         if modes is not None and status != 0:
             _restore_terminal(modes)
@@ -239,6 +252,8 @@ class Session:
         wanted = unit.properties(self.name, self.session, self.release, credential, longest, terminal=terminal)
         launcher = [f"{self.release}/bin/slot-launcher", *(["--json"] if json else []), self.slot.path]
         words = [*launcher, self.start["workspace"], self.session, self.start["policy"]]
+        if self.observer is not None:
+            words = self.observer.held(words)
         environment = unit.terminal_environment(os.environ)
         inner = unit.service(self.name, self.session, wanted, environment, words, terminal=terminal)
         return unit.client(self.name, self.session, inner, parent=os.getpid())
@@ -317,6 +332,11 @@ class Session:
     def _sandbox_failure(self, end: dict[str, t.Any], error: Relay | None) -> tuple[str, str]:
         said = printable(error.kept.decode("utf-8", "replace").strip()) if error else ""
         what = f"session {self.session}: the sandbox did not come to be ({end.get('reason', '')})"
+        # not at the top: what they import would cost each session time
+        from confined_slots import _apparmor, _apparmor_profiles, _userns
+
+        for obstacle in _userns.obstacles(_userns.read(), profiles=_apparmor.is_loaded(_apparmor_profiles.LAUNCHER)):
+            what = f"{what}; {obstacle}"
         if said:
             return f"{what}: {said}", f"see 'slotctl selftest {self.name}'"
         name = _layout.session_unit(self.name, self.session)

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import typing as t
 
 from confined_slots import _layout
 from confined_slots._manifest import Untrusted, open_trusted, read_checked
 from confined_slots._refusals import Refusal, printable
+from confined_slots._schedules import next_start, seconds
 
 from . import ended, preflight, run, words
 from .slots import CONVERGE, check_known, check_shape
 
-SHAPE = {"workspace": str, "prompt?": str, "arguments?": [str]}
+SHAPE = {"workspace": str, "calendar?": str, "timeout?": str, "prompt?": str, "arguments?": [str]}
 SUFFIX = ".json"
 
 
@@ -23,21 +25,30 @@ def scheduled(slot: str, name: str) -> int:
     """Run the session of a schedule without a person; return its exit status. Refusal if it does not start."""
     unattended = {"unattended": True, "schedule": printable(name)[: run.MOST_NAMED]}
     try:
-        workspace, given = load(slot, name)
+        found = load(slot, name)
     except Refusal as refusal:
         ended.record_refusal(run.asked(slot, None) | unattended, refusal)
         raise
-    return run.run(slot, workspace, given, json=False, unattended=unattended)
+    end = time.time() + found.timeout
+    return run.run(slot, found.workspace, found.words, json=False, unattended=unattended, until=end)
 
 
 def looked_at(slot: str, name: str) -> dict[str, t.Any]:
-    """Return the preflight of a schedule's session."""
-    workspace, given = load(slot, name)
-    return preflight.preflight(slot, workspace, given)
+    """Return the preflight of a schedule's next session, for when that will have ended."""
+    found = load(slot, name)
+    begin = (next_start(found.calendar) if found.calendar else None) or time.time()
+    return preflight.preflight(slot, found.workspace, found.words, begin + found.timeout)
 
 
-def load(slot: str, name: str) -> tuple[str, run.Words]:
-    """Return a schedule's workspace, and what makes the CLI's arguments; Refusal if it is not root's word."""
+class Scheduled:
+    """What a schedule is to do: where, by which arguments, how long it may take (seconds), and when ("": not said)."""
+
+    def __init__(self, workspace: str, words: run.Words, calendar: str, timeout: int) -> None:
+        self.workspace, self.words, self.calendar, self.timeout = workspace, words, calendar, timeout
+
+
+def load(slot: str, name: str) -> Scheduled:
+    """Return a schedule; Refusal if there is none, or if it is not root's word."""
     check_known(slot)
     known = names(slot)
     if name not in known:
@@ -49,13 +60,15 @@ def load(slot: str, name: str) -> tuple[str, run.Words]:
         check_shape(found, SHAPE, "it")
         if ("prompt" in found) == ("arguments" in found):
             raise ValueError("it must have a prompt or arguments")
+        timeout = seconds(found["timeout"]) if "timeout" in found else 0
     except Untrusted as error:
         raise Refusal("policy-tampered", str(error), CONVERGE) from None
     except OSError as error:
         raise Refusal("policy-missing", f"{path}: {error.strerror}", CONVERGE) from None
     except (ValueError, RecursionError) as error:
         raise Refusal("policy-invalid", f"{path} holds no schedule: {error}", CONVERGE) from None
-    return found["workspace"], words.started(found.get("prompt"), found.get("arguments", []))
+    given = words.started(found.get("prompt"), found.get("arguments", []))
+    return Scheduled(found["workspace"], given, found.get("calendar", ""), timeout)
 
 
 def _read(slot: str, name: str) -> bytes:

@@ -22,7 +22,7 @@ import tempfile
 import time
 import typing as t
 
-from confined_slots import _layout
+from confined_slots import _apparmor_profiles, _layout
 from confined_slots._files import Owned, ensure_directory
 from confined_slots._launch import workspace_path
 from confined_slots._plan import Record, value, values
@@ -34,8 +34,6 @@ from .slots import load
 
 PYTHON = "/usr/bin/python3"
 STARTER = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv[1])))"
-PAYLOAD_PROFILE = "confined-slots-payload"
-LOADED_PROFILES = "/sys/kernel/security/apparmor/profiles"
 PREFIX = "confined-slots-selftest-"
 STALE_SECONDS = 3600
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
@@ -44,6 +42,7 @@ NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 CARELESS = ["/bin/sh", "-c", 'trap "" USR1; exec 7</; exec "$$@"', "sh"]
 
 CLAIMS = {
+    "abstract-sockets": "no abstract socket of the host answers",
     "account-home": "the home of its account is not visible",
     "bind": "is exactly what the policy lists there",
     "configuration": "policies, approvals and credentials are not visible",
@@ -55,6 +54,8 @@ CLAIMS = {
     "host-network": "host loopback and abstract sockets do not answer",
     "host-process": "no process of the host is visible",
     "host-scratch": "the host's /tmp, /var/tmp and /dev/shm are not visible",
+    "label": "is held by the AppArmor profile of a session",
+    "kernel-doors": "no bpf, io_uring, perf events or userfaultfd",
     "keyrings": "no kernel keyring, which slots would share",
     "hold": "cannot be renamed",
     "logs": "no log of the host is visible",
@@ -69,7 +70,6 @@ CLAIMS = {
     "own-shell": "null device and terminal are there",
     "private-network": "has a way out",
     "privileges": "no capability held or to be gained",
-    "profile": "is held by its AppArmor profile",
     "read-only-workspace": "cannot write its workspace",
     "releases": "launcher and releases are not visible",
     "run-directory": "can write its run directory",
@@ -113,12 +113,13 @@ def selftest(
     release: str,
     workspace: str | None = None,
     *,
-    mutate: bool = True,
+    only: str | None = "",
     progress: t.Callable[[str], None] = lambda _unused: None,
 ) -> list[Row]:
-    """Return a row for each probe and, with mutate, for each mutation; Refusal if the slot cannot run at all.
+    """Return a row for each probe and for each mutation whose name has only in it; Refusal if the slot cannot run.
 
-    workspace is where the probes run, the slot's first if None; one that is narrower has a plan of its own.
+    only is None for no mutation. workspace is where the probes run, the slot's first if None; one that is narrower has
+    a plan of its own.
     """
     loaded = load(slot, workspace)
     records = loaded.records
@@ -141,9 +142,9 @@ def selftest(
             for name, found in confined.items()
         ]
         broken = {name for name, found in confined.items() if found}
-        for mutation in (
-            mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]) if mutate else ()
-        ):
+        for mutation in mutations(slot, run.workspace, records, stands.other_session, stands.markers[1]):
+            if only is None or only not in mutation.name:
+                continue
             if run.mode == "compatibility":
                 # what it opens may be open there, or be nothing that the slot could see
                 seen = {name for name in mutation.expected if not name.startswith("mask:") or unconfined.get(name)}
@@ -218,7 +219,9 @@ class Run:
 
     def __init__(self, slot: str, workspace: str, release: str, records: list[Record], stands: Bench) -> None:
         self.slot, self.workspace, self.release, self.records, self.stands = slot, workspace, release, records, stands
-        self.mode = json.loads(value(records, "policy"))["mode"]
+        policy = json.loads(value(records, "policy"))
+        self.mode = policy["mode"]
+        self.nested, self.docker = bool(policy.get("nested_sandbox")), bool(policy.get("docker"))
         self.said = ""
         self.code = _probe().hex()
 
@@ -237,7 +240,7 @@ class Run:
         plan = trial.plan(list(mutation.records), [PYTHON, "-IS", "-c", STARTER])
         with trial.files(self.slot, session, plan, [self.code, marshal.dumps(self.given(session)).hex()]) as path:
             words = [*CARELESS, *launcher, path, self.workspace, session]
-            return self._finish(words, session, mutation.groups, "")
+            return self._finish(words, session, mutation.groups, "", mutation.profile)
 
     def unconfined(self) -> dict[str, str]:
         """Return what the same probes find as the slot's account, without launcher and bwrap."""
@@ -261,13 +264,16 @@ class Run:
             "markers": self.stands.markers,
             "process": os.getpid(),
             "token": self.stands.token,
-            "profile": PAYLOAD_PROFILE if _is_loaded(PAYLOAD_PROFILE) else "",
             "namespaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES if kind != "net" or alone},
             "network": "private" if values(self.records, "network") else "none" if alone else "host",
             "mode": self.mode,
+            "docker": [_layout.docker_socket_directory(self.slot)] if self.docker else [],
             "masks": [(target, kind, self._below(target)) for kind, _unused, target in values(self.records, "mask")],
             "holds": [target for _unused, target in values(self.records, "hold")],
             "abstract": self.stands.token,
+            "nested_sandbox": self.nested,
+            "label": _apparmor_profiles.label(nested=self.nested) if values(self.records, "label") else "",
+            "landlock": bool(values(self.records, "landlock")),
             "port": self.stands.port,
             "binds": [(target, *_file_id(source), mode) for mode, source, target in values(self.records, "bind")],
             "scratch": [(target, int(size)) for _unused, size, target in values(self.records, "tmpfs")],
@@ -282,9 +288,13 @@ class Run:
         targets += [target for _mode, _source, target in values(self.records, "bind")]
         return sorted({path[len(masked) + 1 :].partition("/")[0] for path in targets if path.startswith(f"{masked}/")})
 
-    def _finish(self, words: list[str], session: str, groups: str, given: str) -> dict[str, str] | None:
+    def _finish(
+        self, words: list[str], session: str, groups: str, given: str, profile: str = ""
+    ) -> dict[str, str] | None:
         environment = {name: self.stands.token for name in ("BASH_ENV", "LD_AUDIT", "SSH_AUTH_SOCK", "TMUX")}
-        finished = trial.ran(self.slot, session, words, given=given, groups=groups, environment=environment)
+        finished = trial.ran(
+            self.slot, session, words, given=given, groups=groups, environment=environment, profile=profile
+        )
         self.said = trial.said(finished)
         try:
             findings = json.loads(finished.stdout)
@@ -299,15 +309,6 @@ def _probe() -> bytes:
     path = os.path.join(os.path.dirname(__file__), "probe.py")
     with open(path, encoding="utf-8") as file:
         return marshal.dumps(compile(file.read(), path, "exec", dont_inherit=True))
-
-
-def _is_loaded(profile: str) -> bool:
-    """Return whether the kernel has the AppArmor profile; where it has none at all there is nothing to hold."""
-    try:
-        with open(LOADED_PROFILES, encoding="utf-8", errors="replace") as file:
-            return any(line.startswith(f"{profile} (") for line in file)
-    except OSError:
-        return False
 
 
 def _file_id(path: str) -> tuple[int, int]:

@@ -4,19 +4,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import typing as t
 
-from confined_slots import _layout, _sessions
+from confined_slots import _layout, _schedules, _sessions
 from confined_slots._plan import value
 from confined_slots._refusals import Refusal
 
-from . import ended, readiness, unit
+from . import ended, readiness, scheduled, unit
 from .checks import approval
 from .slots import check_known, known, load
 from .tables import pairs, table
 
 Json = dict[str, t.Any]
 
+NESTING = "Make a sandbox of its own: with /usr/bin/bwrap, whose payload may not make another"
+DAEMON = "a daemon of its own, which sees the workspaces that are not narrower"
 LIMITS = ("MemoryMax", "CPUQuotaPerSecUSec", "TasksMax")
 
 
@@ -31,6 +34,8 @@ def listed() -> list[Json]:
             entry |= {key: policy[key] for key in ("enabled", "mode", "network")}
             entry |= {"note": policy["note"]} if policy.get("note") else {}
             entry |= {"provider": policy["provider"]["name"], "workspaces": sorted(slot.base["workspaces"])}
+            if failing := failures(name):
+                entry["failing"] = failing
             if policy["enabled"]:
                 approval(slot)
         except Refusal as refusal:
@@ -51,7 +56,23 @@ def show_list(entries: list[Json]) -> str:
             state = entry.get("refusal") or ("ready" if entry["enabled"] else "disabled")
             short = (state, mode_of(entry), entry["provider"], entry["network"], str(entry["sessions"]))
             rows.append((entry["slot"], *short, ", ".join(entry["workspaces"])))
-    return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows)
+    told = "".join(
+        f"slot {entry['slot']}: {line}\n" for entry in entries for line in failing_in_words(entry.get("failing", {}))
+    )
+    return table(("SLOT", "STATE", "MODE", "PROVIDER", "NETWORK", "SESSIONS", "WORKSPACES"), rows) + told
+
+
+def failures(name: str) -> dict[str, int]:
+    """Return how often each schedule of the slot has failed in a row, of those that have; Refusal as for records."""
+    declared = scheduled.names(name)
+    found = _schedules.failures_in_a_row(_sessions.read_history(name)) if declared else {}
+    return {schedule: found[schedule] for schedule in declared if found.get(schedule)}
+
+
+def failing_in_words(found: dict[str, int]) -> list[str]:
+    """Return a line for each schedule that has failed."""
+    times = {1: "failed the last time"}
+    return [f"schedule {name}: {times.get(count, f'failed {count} times in a row')}" for name, count in found.items()]
 
 
 def status(name: str) -> Json:
@@ -66,8 +87,10 @@ def status(name: str) -> Json:
         "checks": checks,
         "policy": value(slot.records, "fingerprint"),
         "limits": limits(name),
+        **({"docker": daemon(name)} if slot.base.get("docker") else {}),
         "sessions": _sessions.live_sessions(name),
         "last": records[-1] if records else None,
+        "failing": failures(name),
     }
 
 
@@ -77,7 +100,9 @@ def show_status(found: Json) -> str:
     text = table(("CHECK", "RESULT", ""), rows)
     last = found["last"]
     lines = [("policy", found["policy"]), *((f"limit {name}", limit) for name, limit in found["limits"].items())]
+    lines += [(f"docker {name}", word) for name, word in found.get("docker", {}).items()]
     lines += [("running", f"{record.get('session')} in {record.get('workspace')}") for record in found["sessions"]]
+    lines += [("schedule", line.removeprefix("schedule ")) for line in failing_in_words(found["failing"])]
     lines.append(
         ("last record", f"{last.get('session') or '-'} {last.get('outcome') or last.get('event')}" if last else "none")
     )
@@ -88,6 +113,22 @@ def show_status(found: Json) -> str:
 def limits(name: str) -> dict[str, str]:
     """Return the limits that systemd holds the slot's slice to."""
     return unit.show(_layout.slice_unit(name), LIMITS)
+
+
+def daemon(name: str) -> dict[str, str]:
+    """Return how the slot's Docker daemon is, and what it and its containers take, in bytes as systemd and du say."""
+    found = unit.show(_layout.docker_unit(name), ("ActiveState", "UnitFileState", "MemoryCurrent", "TasksCurrent"))
+    return {**found, "Data": _size(_layout.docker_data(name))}
+
+
+def _size(directory: str) -> str:
+    """Return how many bytes a tree takes, followed over no link; `unknown` if that takes too long to say."""
+    words = ["du", "--summarize", "--block-size=1", "--one-file-system", "--", directory]
+    try:
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=10)
+    except (subprocess.TimeoutExpired, FileNotFoundError):
+        return "unknown"
+    return done.stdout.split("\t")[0] or "unknown"
 
 
 def policy(name: str) -> Json:
@@ -105,6 +146,8 @@ def show_policy(found: Json) -> str:
         ("provider", provider_of(found)),
         *(("may", f"{each['words']}: {each['why']}") for each in found["capabilities"]),
         ("network", _network_of(found)),
+        *([("may", NESTING)] if found.get("nested_sandbox") else []),
+        *([("docker", DAEMON)] if found.get("docker") else []),
         *(("workspace", f"{workspace}{_less(found, workspace)}") for workspace in found["workspaces"]),
         ("credential", environment["credential"] or "none"),
         ("resources", ", ".join(limited) or "no limits"),

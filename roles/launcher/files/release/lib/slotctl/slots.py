@@ -8,7 +8,7 @@ import json
 import os
 
 from confined_slots import _layout
-from confined_slots._launch import read_plan
+from confined_slots._launch import read_plan, unknown_workspace
 from confined_slots._manifest import Untrusted, open_trusted
 from confined_slots._plan import Record, value
 from confined_slots._refusals import Refusal
@@ -26,6 +26,7 @@ SHAPE = {
     "mode": str,
     "network": str,
     "forwards?": [int],
+    "docker?": bool,
     "fingerprint": str,
     "provider": {
         "name": str,
@@ -39,6 +40,7 @@ SHAPE = {
         "login?": [str],
         "transcript?": [str],
         "renames?": [str],
+        "login_expiry?": {"file": str, "at": [str], "unit": str, "renewed_by": [str]},
     },
     "capabilities": [{"key": str, "words": str, "why": str}],
     "workspaces": dict,
@@ -78,12 +80,14 @@ def check_known(name: str) -> None:
 
 
 def load(name: str, workspace: str | None = None) -> Slot:
-    """Return a slot (as one of its workspaces sees it, if that is narrower); Refusal if there is none.
+    """Return a slot (as one of its workspaces sees it, if that is narrower; "" is none); Refusal if there is none.
 
     Refusal too if others than root could have written its plan.
     """
     check_known(name)
     slot = _load(name, _layout.plan(name))
+    if workspace and workspace not in slot.policy["workspaces"]:
+        raise unknown_workspace(name, workspace, slot.policy["workspaces"])
     chosen = workspace if workspace is not None else next(iter(slot.policy["workspaces"]))
     if chosen not in slot.policy["restrictions"]:
         return slot

@@ -50,8 +50,12 @@ def ran(
     given: str = "",
     groups: str = "",
     environment: t.Mapping[str, str] | None = None,
+    profile: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run words as the slot's account in a unit like a session's; return how that ended and what it said."""
+    """Run words as the slot's account in a unit like a session's; return how that ended and what it said.
+
+    profile is the AppArmor profile that they start in, "" for the one that attaches to them.
+    """
     account = _layout.account(slot)
     properties = {
         "User": account,
@@ -59,6 +63,7 @@ def ran(
         "SupplementaryGroups": groups,
         "RuntimeDirectory": f"confined-slots/{slot}/{session}",
         "RuntimeDirectoryMode": "0700",
+        "AppArmorProfile": profile,
         "RuntimeMaxSec": str(SECONDS),
         "TimeoutStopSec": str(STOP_SECONDS),
         "Environment": " ".join(f"{name}={text}" for name, text in (environment or {}).items()),

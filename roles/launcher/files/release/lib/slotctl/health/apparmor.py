@@ -4,36 +4,22 @@
 
 from __future__ import annotations
 
+from confined_slots import _apparmor, _apparmor_profiles
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, warn
+from confined_slots._plan import values
 from confined_slots._refusals import printable
 
-from ..selftest import PAYLOAD_PROFILE
 from .confinement import PROFILE, SECONDS
-from .context import Check, Context
+from .context import CONVERGE, Check, Context
 
-ENABLED = "/sys/module/apparmor/parameters/enabled"
 PROFILES = "/sys/kernel/security/apparmor/profiles"
-WANTED = (
-    "confined-slots-launcher",
-    "confined-slots-slotctl",
-    "confined-slots-bwrap",
-    PAYLOAD_PROFILE,
-)
+WANTED = (_apparmor_profiles.LAUNCHER, _apparmor_profiles.SLOTCTL, _apparmor_profiles.BWRAP, _apparmor_profiles.PAYLOAD)
 CURE = "run the role confined.slots.apparmor; then 'aa-status' shows them"
-
-
-def is_enabled() -> bool:
-    """Return whether this kernel holds processes by AppArmor profiles."""
-    try:
-        with open(ENABLED, encoding="ascii") as file:
-            return file.read(1) == "Y"
-    except FileNotFoundError:
-        return False
 
 
 def loaded() -> dict[str, str]:
     """Return the mode (enforce, complain, …) of each loaded profile of confined.slots; CouldNot if none can be read."""
-    if not is_enabled():
+    if not _apparmor.active():
         return {}
     try:
         with open(PROFILES, encoding="utf-8", errors="replace") as file:
@@ -46,7 +32,7 @@ def loaded() -> dict[str, str]:
 
 def profiles(_context: Context) -> Outcome:
     """Return whether all profiles are loaded and enforced."""
-    if not is_enabled():
+    if not _apparmor.active():
         raise DoesNotApply("this kernel has no AppArmor")
     expected = f"{', '.join(WANTED)} are loaded and enforced"
     found = loaded()
@@ -63,15 +49,17 @@ def profiles(_context: Context) -> Outcome:
 
 def attached(context: Context) -> Outcome:
     """Return whether a process in the sandbox is held by the profile: that it is loaded does not say so."""
-    if not is_enabled():
+    if not _apparmor.active():
         raise DoesNotApply("this kernel has no AppArmor")
-    if PAYLOAD_PROFILE not in loaded():
-        raise DoesNotApply(f"{PAYLOAD_PROFILE} is not loaded: see the check apparmor")
-    expected = f"a process in the sandbox is held by {PAYLOAD_PROFILE}"
+    if not values(context.slot.records, "label"):
+        if not loaded():
+            raise DoesNotApply("no profile of confined.slots is loaded: see the check apparmor")
+        return warn("its plan was compiled without AppArmor", "a session is held by a profile", CONVERGE)
+    expected = "a process in the sandbox is held by its profile, enforced"
     broken = context.live.broken(PROFILE)
     if broken:
         return critical("; ".join(broken), expected, CURE)
-    if "profile" not in (context.live.findings or {}):
+    if "label" not in (context.live.findings or {}):
         raise CouldNot("the probe did not say by which profile it is held")
     return ok("it is", expected)
 

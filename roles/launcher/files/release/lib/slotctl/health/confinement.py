@@ -27,7 +27,7 @@ VIEW = VIEW | {"run-directory", "private-network"}
 OUTSIDE = frozenset({"account-home", "configuration", "homes", "host-network", "host-process", "host-scratch", "logs"})
 OUTSIDE = OUTSIDE | {"other-sessions", "other-slots", "other-workspaces", "releases", "sockets"}
 
-PROFILE = frozenset({"profile"})
+PROFILE = frozenset({"label"})
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON
 
 

@@ -124,8 +124,9 @@ class Context:
 
     @functools.cached_property
     def kept(self) -> Declared:
-        """The slot as far as roles keep its directories: name, provider, workspaces."""
-        return Declared(self.name, provider=self.provider, workspaces=tuple(self.policy["workspaces"]))
+        """The slot as far as roles keep its directories: name, provider, workspaces, docker."""
+        docker = bool(self.slot.base.get("docker"))
+        return Declared(self.name, provider=self.provider, workspaces=tuple(self.policy["workspaces"]), docker=docker)
 
     @functools.cached_property
     def live(self) -> Live:

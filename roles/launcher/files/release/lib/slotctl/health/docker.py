@@ -22,20 +22,10 @@ MOST_ANSWER = 1 << 20
 SECRETS = (_layout.ETC, _layout.LOG, "/root", "/home", "/etc/shadow", "/run/docker.sock", "/run/dbus", "/run/systemd")
 
 
-def unit_of(slot: str) -> str:
-    """Return the service of a slot's daemon."""
-    return f"confined-slots-docker@{slot}.service"
-
-
-def socket_of(slot: str) -> str:
-    """Return the socket on which a slot's daemon answers."""
-    return f"{_layout.RUN}/{slot}/docker/docker.sock"
-
-
 def daemon(context: Context) -> Outcome:
     """Return whether the daemon runs, answers, and runs as the slot."""
     _check_applies(context)
-    unit, path = unit_of(context.name), socket_of(context.name)
+    unit, path = _layout.docker_unit(context.name), _layout.docker_socket(context.name)
     expected = f"{unit} is active and answers on {path} as {context.account}"
     cure = f"systemctl status {unit}"
     shown = units_of([unit]).get(unit, {})
@@ -76,7 +66,7 @@ def ask(path: str) -> tuple[int, dict[str, t.Any]]:
 def secrets(context: Context) -> Outcome:
     """Return whether the daemon, whose files any container can be given, sees nothing that a session must not."""
     _check_applies(context)
-    unit = unit_of(context.name)
+    unit = _layout.docker_unit(context.name)
     expected = "the daemon sees no policy, credential, log, home or other slot"
     pid = units_of([unit]).get(unit, {}).get("MainPID", "0")
     if not pid.isdigit() or pid == "0":

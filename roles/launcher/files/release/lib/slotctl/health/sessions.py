@@ -10,7 +10,6 @@ import time
 import typing as t
 
 from confined_slots import _layout, _schedules, _sessions
-from confined_slots._declarations import seconds_of
 from confined_slots._health import DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._refusals import printable
 
@@ -18,7 +17,6 @@ from .. import scheduled, unit
 from .context import CONVERGE, Check, Context, units_of
 
 GRACE_SECONDS = 60
-FAILED_OUTCOMES = frozenset({"refused", "sandbox-failed", "stopped", "timed-out"})
 
 
 def sessions(context: Context) -> Outcome:
@@ -63,7 +61,7 @@ def overdue(context: Context) -> Outcome:
     if limit is None:
         raise DoesNotApply("its sessions have no limit")
     expected = f"no session runs longer than {limit}"
-    most = seconds_of(limit) + unit.STOP_SECONDS + GRACE_SECONDS
+    most = _schedules.seconds(limit) + unit.STOP_SECONDS + GRACE_SECONDS
     late = []
     for record in _sessions.live_sessions(context.name):
         began = started_at(record)
@@ -92,13 +90,14 @@ def schedules(context: Context) -> Outcome:
     expected = "each schedule is on and its last run succeeded" if enabled else "each schedule is off, as its slot is"
     off, failed, state = [], [], "warn"
     records = _sessions.read_records(context.name)
+    in_a_row = _schedules.failures_in_a_row(records)
     shown = units_of([_schedules.timer(context.name, name) for name in names])
     for name in names:
         found = shown.get(_schedules.timer(context.name, name), {})
         is_on = (found.get("UnitFileState"), found.get("ActiveState")) == ("enabled", "active")
         if is_on != enabled:
             off.append(f"{name} is {'on' if is_on else 'off'}")
-        runs = failures(records, name)
+        runs = in_a_row.get(name, 0)
         if runs:
             last = next(record for record in reversed(records) if record.get("schedule") == name)
             times = f"{runs} times in a row" if runs > 1 else "once"
@@ -111,18 +110,6 @@ def schedules(context: Context) -> Outcome:
         cure = f"slotctl preflight {context.name} --schedule {first}; slotctl sessions {context.name}"
         return Outcome(state, "; ".join(failed), expected, cure)
     return ok(f"{len(names)} schedules", expected)
-
-
-def failures(records: t.Sequence[t.Mapping[str, t.Any]], schedule: str) -> int:
-    """Return how many of a schedule's last runs failed, one after the other."""
-    count = 0
-    for record in reversed(records):
-        if record.get("schedule") != schedule or "outcome" not in record:
-            continue
-        if record["outcome"] not in FAILED_OUTCOMES and record.get("exit_status") == 0:
-            break
-        count += 1
-    return count
 
 
 def _why(record: t.Mapping[str, t.Any]) -> str:

@@ -1,0 +1,98 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guest, over SSH: under software emulation each start of a Python costs a second, so few commands ask for much."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import time
+import typing as t
+
+import pytest
+
+PROJECT = pathlib.Path(__file__).resolve().parents[3]
+STATE = pathlib.Path(os.environ.get("CONFINED_SLOTS_GUEST") or PROJECT / "build" / "guest")
+SECONDS = 600
+PROFILES = "/etc/apparmor.d/confined-slots"
+
+
+class Guest:
+    """The guest of the state directory."""
+
+    def __init__(self, state: pathlib.Path) -> None:
+        self.inventory = state / "inventory.json"
+        group = json.loads(self.inventory.read_text(encoding="utf-8"))["all"]["children"]["slot_hosts"]
+        ((self.name, host),) = group["hosts"].items()
+        options = [
+            *shlex.split(group["vars"]["ansible_ssh_common_args"]),
+            *shlex.split(group["vars"]["ansible_ssh_args"]),
+        ]
+        control = f"ControlPath={group['vars']['ansible_control_path_dir']}/tests"
+        key = ["-i", group["vars"]["ansible_ssh_private_key_file"], "-p", host["ansible_port"]]
+        self.ssh = ["ssh", *options, "-o", control, "-o", "LogLevel=ERROR", *key, f"root@{host['ansible_host']}"]
+
+    def asked(self, script: str, *, given: str = "") -> subprocess.CompletedProcess[str]:
+        """Return how a script of root's in bash went."""
+        words = [*self.ssh, f"bash -c {shlex.quote(script)}"]
+        return subprocess.run(
+            words, input=given, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=SECONDS
+        )
+
+    def run(self, script: str, *, given: str = "") -> str:
+        """Return what a script says, once it has ended well."""
+        done = self.asked(script, given=given)
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def session(self, slot: str, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Return how a session of a slot with the provider shell went, its CLI given a script."""
+        return self.asked(f"slotctl run {slot} {' '.join(arguments)} -- -c {shlex.quote(script)} </dev/null")
+
+    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+        """Return the result of a module of the collection, run on the guest with the slots that are declared."""
+        words = ["ansible", f"--inventory={self.inventory}", "--module-name", f"confined.slots.{name}", "all", "-o"]
+        words += ["--check"] if check else []
+        given = {"slots": "{{ slots | confined.slots.without_secrets }}", **arguments}
+        done = subprocess.run(
+            [*words, f"--args={json.dumps(given)}"],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=SECONDS,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        )
+        assert "=> {" in done.stdout, done.stdout + done.stderr
+        found: dict[str, t.Any] = json.loads(done.stdout[done.stdout.index("=> {") + 3 :])
+        return found
+
+    def reboot(self) -> None:
+        """Boot the guest again, and wait until it has come up as far as ever."""
+        before = self.run("cat /proc/sys/kernel/random/boot_id; systemctl reboot")
+        deadline = time.monotonic() + SECONDS
+        while True:
+            time.sleep(2)
+            done = self.asked("cat /proc/sys/kernel/random/boot_id; systemctl is-system-running --wait")
+            if done.stdout and not before.startswith(done.stdout.split("\n")[0]):
+                assert "running" in done.stdout, self.asked("systemctl --failed").stdout
+                return
+            assert time.monotonic() < deadline, f"the guest did not come back: {done.stderr}"
+
+
+@pytest.fixture(scope="session")
+def guest() -> Guest:
+    return Guest(STATE)
+
+
+@pytest.fixture
+def profiles(guest: Guest) -> t.Iterator[t.Callable[[str], None]]:
+    """Yield what loads other profiles in the place of ours; those that are installed are back afterwards."""
+
+    def load(text: str) -> None:
+        guest.run("apparmor_parser --quiet --skip-cache --replace", given=text)
+
+    yield load
+    guest.run(f"apparmor_parser --quiet --skip-cache --replace {PROFILES}")

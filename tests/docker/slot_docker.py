@@ -1,0 +1,79 @@
+# Copyright: confined.slots contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A slot with a Docker daemon, as tests use it; its image is made of the host's busybox, so no registry is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import typing as t
+
+if t.TYPE_CHECKING:
+    from testinfra.backend.base import CommandResult
+    from testinfra.host import Host
+
+SLOT, OTHER, PLAIN = "shipper", "dock-er", "dry"
+IMAGE = """
+mkdir -p /tmp/image/bin && cp /bin/busybox /tmp/image/bin/ && cd /tmp/image/bin
+for name in $(./busybox --list | grep -vx busybox); do ln -s busybox "$name"; done
+tar -C /tmp/image -c . | docker import - box
+"""
+PATIENCE = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Docker:
+    """A slot with a daemon, on one host."""
+
+    host: Host
+    slot: str
+
+    @property
+    def unit(self) -> str:
+        """The daemon's unit."""
+        return f"confined-slots-docker@{self.slot}.service"
+
+    def session(self, script: str, *options: str) -> CommandResult:
+        """Run a script in a session of the slot."""
+        return self.host.run(f"slotctl run {shlex.join([self.slot, *options, '--', '-c', script])}")
+
+    def says(self, script: str, *options: str) -> str:
+        """Return what a script in a session prints; AssertionError if it fails."""
+        done = self.session(script, *options)
+        assert done.rc == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    def restart(self) -> None:
+        """Start the daemon anew and wait until it answers."""
+        self.host.check_output(f"systemctl daemon-reload; systemctl reset-failed; systemctl restart {self.unit}")
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the daemon answers, as slotctl sees it."""
+        ask = f"slotctl status {self.slot} --json"
+        ready = "import json, sys; sys.exit(any(c['refusal'] for c in json.load(sys.stdin)['checks']))"
+        soon(self.host, f"{ask} | python3 -c {shlex.quote(ready)}")
+
+    def with_image(self) -> Docker:
+        """Give the daemon the test's image, unless it has it."""
+        self.wait()
+        self.says(f"docker image inspect box >/dev/null 2>&1 || {{ {IMAGE} }}")
+        return self
+
+
+def soon(host: Host, command: str) -> str:
+    """Return what a command prints as soon as it succeeds; AssertionError if it does not."""
+    loop = f"for _ in $(seq {PATIENCE}); do {command} && exit 0; sleep 0.5; done; exit 1"
+    return str(host.check_output(f"sh -c {shlex.quote(loop)}"))
+
+
+def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+    """Run one of the collection's modules and return its result; AssertionError if it fails, or not, against fails."""
+    try:
+        result: dict[str, t.Any] = host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
+    except host.ansible.AnsibleException as failure:
+        result = failure.result
+    # what testinfra reads a result from says only in its message that the module has failed
+    assert ("steps" not in result) == fails, result
+    return result
