@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 
-help setup demo test test-vm lint unit sanity molecule certify bench clean:
+help setup demo test test-vm lint unit sanity browser molecule certify bench clean:
 	@exec $(PYTHON) -B tests/tools $@
 
-.PHONY: help setup demo test test-vm lint unit sanity molecule certify bench clean
+.PHONY: help setup demo test test-vm lint unit sanity browser molecule certify bench clean

@@ -4,16 +4,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import typing as t
 
-from ansible.errors import AnsibleActionFail
-
-from ..module_utils import _archive, _manifest, _release, _version
+from ..plugin_utils import image
 from ..plugin_utils.sending import Sending
-
-IMAGE = os.path.normpath(os.path.join(os.path.dirname(__file__), "../../roles/launcher/files/release"))
 
 
 class ActionModule(Sending):
@@ -25,24 +19,15 @@ class ActionModule(Sending):
         arguments = dict(self._task.args)
         if arguments.get("state", "present") != "present":
             return self.module(arguments, task_vars)
-        image = os.path.expanduser(arguments.get("image") or IMAGE)
-        arguments["version"] = str(arguments.get("version") or _version.VERSION)
         try:
-            tree = _archive.collect(image, image=True)
-            manifest = _release.source_manifest(tree.listed, arguments["version"])
-            arguments["source"] = _manifest.sha256(manifest)
-            result = self.module(arguments, task_vars)
-            if result.get("needs_archive") and not result.get("failed"):
-                arguments["archive"] = self._send(tree, manifest)
+            with image.mending(arguments.get("image")):
+                own = image.collect(arguments.get("image"), arguments.get("version"))
+                arguments |= {"version": own.version, "source": own.digest}
                 result = self.module(arguments, task_vars)
-        except (_manifest.Untrusted, OSError) as error:
-            raise AnsibleActionFail(f"the release cannot be packed: {error} [mend the collection's {image}]") from error
+                if result.get("needs_archive") and not result.get("failed"):
+                    with image.packed(own) as path:
+                        arguments["archive"] = self.send(path, "release.tar.gz")
+                    result = self.module(arguments, task_vars)
         finally:
             self.forget()
         return result
-
-    def _send(self, tree: _archive.Tree, manifest: bytes) -> str:
-        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
-            _archive.pack(tree, manifest, t.cast(t.IO[bytes], file))
-            file.flush()
-            return self.send(file.name, "release.tar.gz")

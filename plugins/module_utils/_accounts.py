@@ -196,7 +196,7 @@ def check(ledger: Ledger, slots: t.Sequence[Slot], found: Found) -> None:
             raise Invalid(
                 f"group '{group.name}' has the gid {group.gid} of slot account '{uids[group.gid]}' [give it another]"
             )
-    _check_ranges(mine, found)
+    check_ranges(mine, found)
 
 
 def changes(slots: t.Sequence[Slot], found: Found, ledger: Ledger, shell: str) -> t.Iterator[Change]:
@@ -362,7 +362,8 @@ def _check_free(slot: str, found: Found) -> None:
         )
 
 
-def _check_ranges(mine: t.Mapping[str, Ids], found: Found) -> None:
+def check_ranges(mine: t.Mapping[str, Ids], found: Found) -> None:
+    """Raise Invalid if ids of these accounts are anybody else's too, or if they have more than the ledger says."""
     by_uid = {str(account.uid): account.name for account in found.accounts}
     by_uid |= {str(ids.uid): name for name, ids in mine.items()}
     accounts = [(account.uid, account.name) for account in found.accounts]

@@ -132,21 +132,24 @@ def write(path: str, data: bytes, wanted: Owned = Owned(0, 0, 0o644)) -> None:
     The parent must be root's alone.
     """
     with trusted_directory(os.path.dirname(path)) as parent:
-        temporary = f".{os.path.basename(path)}.{secrets.token_hex(6)}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        _write_into(parent, os.path.basename(path), data, wanted)
+
+
+def publish(path: str, data: bytes, wanted: Owned = Owned(0, 0, 0o644)) -> None:
+    """Put data at path as `write` does, where only the last directory is root's alone, and those above it may not be.
+
+    No link is followed, and nothing is written but into that directory: who could put another in its place could only
+    have one of root's there. UnsafePath if it is not root's alone.
+    """
+    with _way_to(path) as (above, name):
+        parent = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchown(descriptor, wanted.uid, wanted.gid)
-                os.fchmod(descriptor, wanted.mode)
-                os.fsync(descriptor)
-            os.rename(temporary, os.path.basename(path), src_dir_fd=parent, dst_dir_fd=parent)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=parent)
-            raise
-        os.fsync(parent)
+            found = os.fstat(parent)
+            if found.st_uid != 0 or found.st_mode & 0o022:
+                raise UnsafePath(f"{os.path.dirname(path)} is {Found.of(found).owned}; it must be root's alone")
+            _write_into(parent, name, data, wanted)
+        finally:
+            os.close(parent)
 
 
 def ensure_directory(path: str, wanted: Owned = ROOT_DIRECTORY) -> None:
@@ -195,6 +198,24 @@ def exclusive(path: str, seconds: float) -> t.Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _write_into(parent: int, name: str, data: bytes, wanted: Owned) -> None:
+    temporary = f".{name}.{secrets.token_hex(6)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchown(descriptor, wanted.uid, wanted.gid)
+            os.fchmod(descriptor, wanted.mode)
+            os.fsync(descriptor)
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=parent)
+        raise
+    os.fsync(parent)
 
 
 def _locked(descriptor: int) -> bool:

@@ -17,10 +17,11 @@ import tempfile
 
 from converge import SITE, converge, declared
 from figures import Failed, Results, report
+from health import health
 from host import Host
 from sessions import launcher, session
 
-PARTS = ("launcher", "session", "converge")
+PARTS = ("launcher", "session", "health", "converge")
 
 
 def measure(host: Host, parts: list[str], rounds: int) -> list[Results]:
@@ -36,6 +37,8 @@ def measure(host: Host, parts: list[str], rounds: int) -> list[Results]:
             found.append(launcher(host, slot, 20 * rounds))
         if "session" in parts:
             found.append(session(host, slot, 5 * rounds))
+        if "health" in parts:
+            found.append(health(host, rounds, work))
         if "converge" in parts:
             found.append(converge(host, rounds, work))
     return found

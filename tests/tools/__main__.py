@@ -17,7 +17,7 @@ import sys
 import types
 import typing as t
 
-from machine import GUEST_PROGRAMS, HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
+from machine import BROWSER_PROGRAMS, GUEST_PROGRAMS, HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
 from steps import Failed, Log, Missing, Step, Workbench, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,6 +26,8 @@ COLLECTIONS = BUILD / "collections"
 RESULTS = BUILD / "results"
 FOUND = BUILD / "certification" / "found"
 REQUIREMENTS = ROOT / "requirements" / "tests.txt"
+AXE = BUILD / "axe"
+AXE_VERSION = "4.14.1"
 HOSTS = ("python3", str(ROOT / "tests" / "hosts" / "hosts.py"))
 GUEST = ("python3", str(ROOT / "tests" / "hosts" / "guest.py"))
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "confined-slots")
@@ -39,6 +41,7 @@ PACKAGES = "packages of this machine"
 VENV = "virtual environment"
 DOCKER = "docker"
 IMAGES = "images of the test hosts"
+BROWSER = "a browser and axe-core"
 DISK = "disk of the test guest"
 VM = "vm"  # the scenario that has a guest of its own
 
@@ -201,6 +204,28 @@ def unit() -> list[Step]:
     return [Step("unit tests", pytest, needs=(VENV,), junit=junit)]
 
 
+def fetch_browser(log: Log) -> None:
+    """Install Debian's Chromium, and fetch the accessibility rules, of which nothing is executed but by the browser."""
+    machine.install(log, BROWSER_PROGRAMS)
+    if (AXE / "node_modules" / "axe-core" / "axe.min.js").exists():
+        return
+    if not shutil.which("npm"):
+        raise Missing("npm is not installed [install it: axe-core comes from npm]")
+    AXE.mkdir(parents=True, exist_ok=True)
+    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
+    log.run("npm", "install", *options, "--prefix", str(AXE), f"axe-core@{AXE_VERSION}")
+
+
+def browser() -> list[Step]:
+    """Return the steps that open the fleet's report in a browser; its screenshots stay among the results."""
+    junit = RESULTS / "browser.xml"
+    pytest = command("python", "-m", "pytest", "tests/browser", f"--junitxml={junit}")
+    return [
+        Step(BROWSER, fetch_browser, needs=(VENV,)),
+        Step("the report in a browser", pytest, needs=(BROWSER,), junit=junit),
+    ]
+
+
 GET_PIP = """\
 # ansible-test wants get-pip.py from a server of its own; the pip that Python brings along does the same.
 import ensurepip, os, subprocess, sys
@@ -342,12 +367,13 @@ COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
     "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts("trixie") + demo()),
     "test": (
         "run every test",
-        lambda: setup() + lint() + unit() + sanity() + hosts(*SUITES) + molecule() + guest() + vm(),
+        lambda: setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule() + guest() + vm(),
     ),
     "test-vm": ("run the tests that need a kernel of their own, in a guest", lambda: setup() + guest() + vm()),
     "lint": ("run the linters", lambda: setup() + lint()),
     "unit": ("run the unit tests", lambda: setup() + unit()),
     "sanity": ("run ansible-test sanity", lambda: setup() + sanity()),
+    "browser": ("open the fleet's report in a browser", lambda: setup() + browser()),
     "molecule": ("run the molecule scenarios on booted test hosts", lambda: setup() + hosts(*SUITES) + molecule()),
     "certify": ("run the real CLIs and write the evidence of it", lambda: setup() + hosts(*SUITES) + certify()),
     "bench": ("measure, on a booted test host", lambda: setup() + hosts("trixie") + bench()),

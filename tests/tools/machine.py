@@ -41,6 +41,8 @@ GUEST_PROGRAMS: dict[str, tuple[str, ...]] = {
     "ssh": ("openssh-client",),
 }
 
+BROWSER_PROGRAMS: dict[str, tuple[str, ...]] = {"chromium": ("chromium",)}
+
 
 def find(program: str, path: str) -> str | None:
     """Return where a program is; a user's PATH lacks the directories of daemons."""

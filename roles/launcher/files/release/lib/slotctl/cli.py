@@ -40,6 +40,7 @@ examples:
   sudo slotctl run coder                     start its CLI in the first workspace, on this terminal
   sudo slotctl run coder --workspace review -- --continue
   sudo slotctl stop coder                    end its sessions
+  sudo slotctl health                        is all as it was made, and does the confinement hold?
 """
 RUN = """\
 What stands after -- goes to the CLI as it is. Standard input and output that are both terminals give the session a
@@ -68,6 +69,17 @@ profile, capabilities or policy asks for a new one.
 RESTORE = """\
 Before each session the small files that its CLI rewrites (settings, login) are copied if they have changed; the newest
 five copies stay. A login that rotates its tokens may have to be done anew after an older one was put back.
+"""
+HEALTH = """\
+It looks at the host and its slots, starts a process in each sandbox to see what is reached from there, and changes
+nothing. A check that could not run is `unknown`, never ok. docs/monitoring.md says what each check means.
+
+exit status: 0 ok or warn, 1 critical or unknown; with --nagios 0 ok, 1 warn, 2 critical, 3 unknown
+
+examples:
+  sudo slotctl health                        # what is not ok, with the cure
+  sudo slotctl health coder --all            # each check of one slot
+  sudo slotctl health --check marker --json
 """
 DISCOVER = """\
 The session is like any other of the slot, guards and all; strace looks on from outside. What is kept (names, results,
@@ -170,6 +182,16 @@ def parser() -> argparse.ArgumentParser:
     tested.add_argument("--workspace", metavar="W", help="where the probes run (default: the slot's first workspace)")
     tested.add_argument("--no-mutations", action="store_true", help="only the probes, not the proof that they can fail")
     tested.add_argument("--only", metavar="WORDS", default="", help="only the mutations with these words in their name")
+    asked = command("health", "check this host and its slots, by looking and by trying", HEALTH, of_slot=False)
+    asked.add_argument("slot", metavar="SLOT", nargs="*", help="only these slots, and nothing of the host itself")
+    asked.add_argument("--check", metavar="ID", action="append", default=[], help="only this check; * stands for any")
+    asked.add_argument("--all", action="store_true", help="show what is ok too")
+    asked.add_argument("--nagios", action="store_true", help="one line and the exit status of a Nagios plugin")
+    asked.add_argument("--options", metavar="FILE", help="a JSON file of root's with what is compared with")
+    asked.add_argument("--textfile", metavar="FILE", help="write it for Prometheus' node exporter too")
+    asked.add_argument("--state", metavar="FILE", help="keep the last result there, and tell changes to the journal")
+    asked.add_argument("--failed", metavar="WHY", help="look at nothing, and write that the run has failed")
+    asked.add_argument("--budget", metavar="S", type=float, default=120.0, help="seconds for all of it (default: 120)")
     stopped = command(
         "stop", "end a slot's sessions: SIGTERM, then SIGKILL", "when it returns, no process of theirs is left"
     )
@@ -390,6 +412,23 @@ def _selftest(release: str, options: argparse.Namespace) -> int:
     return 0 if all(row.ok for row in rows) else EXIT_FAILED
 
 
+def _health(release: str, options: argparse.Namespace) -> int:
+    from confined_slots import _health as core
+
+    from . import report
+
+    try:
+        found = report.made(options)
+    except report.Impossible as error:
+        raise Failed(str(error), 2) from None
+    if options.nagios:
+        status, line = core.nagios(found)
+        _print(f"{line}\n")
+        return status
+    _show(options, found, lambda found: report.show(found, everything=options.all))
+    return EXIT_FAILED if found["state"] in core.FAILING["critical"] else 0
+
+
 def _release(release: str, options: argparse.Namespace) -> int:
     from . import release as releases
 
@@ -436,5 +475,6 @@ COMMANDS: dict[str, t.Callable[[str, argparse.Namespace], int]] = {
     "sessions": _sessions,
     "stop": _stop,
     "selftest": _selftest,
+    "health": _health,
     "release": _release,
 }

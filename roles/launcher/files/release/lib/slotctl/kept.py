@@ -30,7 +30,7 @@ MOST_ANSWER = 1 << 16
 
 def keep(slot: Slot) -> None:
     """Copy the state files as they are now, unless the last copy is the same; keep the newest few copies."""
-    files = _files(slot)
+    files = state_files(slot)
     directory = _directory(slot)
 
     def work() -> bytes:
@@ -63,7 +63,7 @@ def listed(slot: Slot) -> list[str]:
 
 def restore(slot: Slot, date: str) -> list[str]:
     """Put the files of one copy back, each in one rename, and return their names; Refusal if there is none."""
-    files, directory = _files(slot), f"{_directory(slot)}/{date}"
+    files, directory = state_files(slot), f"{_directory(slot)}/{date}"
     if date not in listed(slot):
         raise Refusal("policy-invalid", f"there is no copy {date!r:.80}", f"see 'slotctl restore {slot.name}'")
 
@@ -82,7 +82,7 @@ def restore(slot: Slot, date: str) -> list[str]:
     return [str(name) for name in json.loads(answer)]
 
 
-def _files(slot: Slot) -> dict[str, str]:
+def state_files(slot: Slot) -> dict[str, str]:
     """Return where each state file is kept, by a name that is safe for a file."""
     paths = {path: place(slot.policy, path) for path in slot.policy["provider"].get("renames") or []}
     return {path.replace("/", "%"): where for path, where in paths.items() if where}

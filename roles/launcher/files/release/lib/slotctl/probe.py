@@ -4,21 +4,29 @@
 
 Tries what a session must not do and what it must be able to do.
 
-Self-contained: `slotctl selftest` hands its text to the sandbox's python3 with one JSON argument, and reads one JSON
+Self-contained: `slotctl selftest` hands its code to the sandbox's python3 with what it is to know, and reads one JSON
 object back: each probe's id with "" where the claim holds, or with what was found instead.
+
+slotctl health runs it once in every slot of a host, so that what is slow to import is not: no json, socket or typing.
 """
 
+from __future__ import annotations
+
+import _json
+import _signal
+import _socket
 import contextlib
 import ctypes
 import errno
 import fcntl
-import json
+import marshal
 import os
-import signal
-import socket
 import stat
 import sys
-import typing as t
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import typing as t
 
 CLONE_NEWUSER = 0x10000000
 TIOCSTI = 0x5412
@@ -31,7 +39,8 @@ DOORS = {
 LOOK_FOR_SOCKETS_IN = ("/dev", "/run", "/tmp", "/var")
 HEX_ZERO = frozenset("0")
 
-Findings = dict[str, str]
+if TYPE_CHECKING:
+    Findings = dict[str, str]
 
 
 def invisible(*paths: str) -> str:
@@ -63,11 +72,13 @@ def sockets(own: set[str]) -> str:
 def connects(abstract: str, port: int) -> str:
     """Return which listener of the host answers: one on an abstract name, one on loopback."""
     reached = []
-    for family, address in ((socket.AF_UNIX, "\0" + abstract), (socket.AF_INET, ("127.0.0.1", port))):
-        with socket.socket(family, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+    for family, address in ((_socket.AF_UNIX, "\0" + abstract), (_socket.AF_INET, ("127.0.0.1", port))):
+        client = _socket.socket(family, _socket.SOCK_STREAM)
+        with contextlib.suppress(OSError):
             client.settimeout(2)
             client.connect(address)
-            reached.append("abstract socket" if family == socket.AF_UNIX else "host loopback")
+            reached.append("abstract socket" if family == _socket.AF_UNIX else "host loopback")
+        client.close()
     return f"reached: {', '.join(reached)}" if reached else ""
 
 
@@ -83,7 +94,8 @@ def label(wanted: str) -> str:
 
 def abstract_socket(name: str) -> str:
     """Return whether an abstract socket of the host's answers."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, contextlib.suppress(OSError):
+    client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    with contextlib.suppress(OSError):
         client.connect("\0" + name)
         return "an abstract socket of the host answers"
     return ""
@@ -181,7 +193,7 @@ def doors() -> str:
 def odd_sockets() -> str:
     """Return whether there are sockets of a kind that no network namespace holds."""
     try:
-        socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()
+        _socket.socket(_socket.AF_VSOCK, _socket.SOCK_STREAM).close()
     except OSError as error:
         return "" if error.errno == errno.EPERM else f"AF_VSOCK is not filtered ({errno.errorcode[error.errno or 0]})"
     return "AF_VSOCK works"
@@ -211,7 +223,7 @@ def default_signals() -> str:
     """Return which signals are ignored or blocked that Python does not ignore itself."""
     fields = status()
     # 32 and 33 are the C library's own; nothing but the library can set them
-    ours = sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ, 32, 33))
+    ours = sum(1 << number - 1 for number in (_signal.SIGPIPE, _signal.SIGXFSZ, 32, 33))
     ignored = int(fields["SigIgn"], 16) & ~ours
     return f"ignored {ignored:x}, blocked {fields['SigBlk']}" if ignored or int(fields["SigBlk"], 16) else ""
 
@@ -364,5 +376,11 @@ def run(given: dict[str, t.Any]) -> Findings:
     return found
 
 
+def as_json(found: Findings) -> str:
+    """Return findings as a JSON object."""
+    quoted = _json.encode_basestring_ascii
+    return "{" + ", ".join(f"{quoted(name)}: {quoted(text)}" for name, text in found.items()) + "}"
+
+
 if __name__ == "__main__":
-    print(json.dumps(run(json.loads(sys.argv[1]))))
+    print(as_json(run(marshal.loads(bytes.fromhex(sys.argv[2])))))

@@ -82,7 +82,7 @@ def _read(slot: str, name: str) -> bytes:
 def names(slot: str) -> list[str]:
     """Return the names of the slot's schedules; each is safe in a path, as a name in a directory."""
     try:
-        names = os.listdir(_layout.schedules(slot))
+        found = os.listdir(_layout.schedules(slot))
     except OSError:
         return []
-    return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX) and not name.startswith("."))
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and not name.startswith("."))

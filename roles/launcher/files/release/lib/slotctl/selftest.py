@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import marshal
 import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
+import time
 import typing as t
 
 from confined_slots import _apparmor_profiles, _layout
@@ -29,6 +33,9 @@ from .mutations import DID_NOT_START, Mutation, mutations, offline, read_only
 from .slots import load
 
 PYTHON = "/usr/bin/python3"
+STARTER = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv[1])))"
+PREFIX = "confined-slots-selftest-"
+STALE_SECONDS = 3600
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 # What a careless caller leaves behind: an open directory, an ignored signal. ($$ is systemd's way to write a $.)
@@ -167,12 +174,11 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
     """Put up what the probes look for: markers, listeners, another session's directory; taken down at the end."""
     ((uid, gid),) = values(records, "ids")
     token = secrets.token_hex(16)
+    sweep(slot)
     with contextlib.ExitStack() as stack:
         markers = []
         for directory in SCRATCH:
-            markers.append(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="confined-slots-selftest-", dir=directory))
-            )
+            markers.append(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory)))
             os.chmod(markers[-1], 0o755)
         ensure_directory(f"{_layout.RUN}/{slot}", Owned(0, 0, 0o711))
         other = _layout.run_directory(slot, f"selftest-{token[:8]}")
@@ -185,6 +191,29 @@ def bench(slot: str, records: list[Record]) -> t.Iterator[Bench]:
         yield Bench(token, markers, other, loopback.getsockname()[1])
 
 
+def sweep(slot: str) -> None:
+    """Remove what killed runs have left: root's empty marker directories, and files and directories beside sessions."""
+    old = time.time() - STALE_SECONDS
+    for directory in SCRATCH:
+        for name in os.listdir(directory):
+            path = f"{directory}/{name}"
+            with contextlib.suppress(OSError):  # not empty, or gone meanwhile: only what is empty is taken away
+                found = os.lstat(path)
+                if name.startswith(PREFIX) and found.st_uid == 0 and found.st_mtime < old:
+                    os.rmdir(path)
+    run = f"{_layout.RUN}/{slot}"
+    for name in os.listdir(run) if os.path.isdir(run) else ():
+        with contextlib.suppress(OSError):
+            path = f"{run}/{name}"
+            found = os.lstat(path)
+            if not name.startswith("selftest-") or found.st_mtime >= old:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+
+
 class Run:
     """Runs the probes in one slot, with the plan or the launcher changed as a mutation says."""
 
@@ -194,8 +223,7 @@ class Run:
         self.mode = policy["mode"]
         self.nested, self.docker = bool(policy.get("nested_sandbox")), bool(policy.get("docker"))
         self.said = ""
-        with open(os.path.join(os.path.dirname(__file__), "probe.py"), encoding="utf-8") as file:
-            self.source = file.read()
+        self.code = _probe().hex()
 
     def confined(self, mutation: Mutation) -> dict[str, str] | None:
         """Return the findings of a run through the launcher, None if the probe did not start."""
@@ -209,15 +237,16 @@ class Run:
                 "-c",
                 f"{code}{mutation.patch}; sys.exit(_launch.main('{self.release}', sys.argv[1:]))",
             ]
-        plan = trial.plan(list(mutation.records), [PYTHON, "-I", "-c", self.source])
-        with trial.files(self.slot, session, plan, [json.dumps(self.given(session))]) as path:
+        plan = trial.plan(list(mutation.records), [PYTHON, "-IS", "-c", STARTER])
+        with trial.files(self.slot, session, plan, [self.code, marshal.dumps(self.given(session)).hex()]) as path:
             words = [*CARELESS, *launcher, path, self.workspace, session]
             return self._finish(words, session, mutation.groups, "", mutation.profile)
 
     def unconfined(self) -> dict[str, str]:
         """Return what the same probes find as the slot's account, without launcher and bwrap."""
-        source = f"import sys\nsys.argv[1:] = [{json.dumps(self.given('none'))!r}]\n{self.source}"
-        return self._finish([PYTHON, "-I", "-"], f"selftest-{secrets.token_hex(8)}", "", source) or {}
+        words = [self.code, marshal.dumps(self.given("none")).hex()]
+        source = f"import sys\nsys.argv[1:] = {words}\n{STARTER}"
+        return self._finish([PYTHON, "-IS", "-"], f"selftest-{secrets.token_hex(8)}", "", source) or {}
 
     def given(self, session: str) -> dict[str, t.Any]:
         """Return what the probes are told: where things are, and what the plan promises."""
@@ -272,6 +301,14 @@ class Run:
         except ValueError:
             return None
         return {str(name): str(found) for name, found in findings.items()} if isinstance(findings, dict) else None
+
+
+@functools.cache
+def _probe() -> bytes:
+    """Return the probes' code: compiled here once, not once more in every sandbox."""
+    path = os.path.join(os.path.dirname(__file__), "probe.py")
+    with open(path, encoding="utf-8") as file:
+        return marshal.dumps(compile(file.read(), path, "exec", dont_inherit=True))
 
 
 def _file_id(path: str) -> tuple[int, int]:
