@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import typing as t
+
 DOCUMENTATION = r"""
 name: missing_packages
 short_description: Which packages a host lacks
@@ -38,9 +41,6 @@ _value:
   type: list
   elements: str
 """
-
-import fnmatch
-import typing as t
 
 
 def missing_packages(needs: t.Iterable[t.Mapping[str, str]], found: t.Iterable[str]) -> list[str]:

@@ -12,9 +12,10 @@ import typing as t
 
 import pytest
 from confined_slots import _layout
+from confined_slots._as_slot import as_slot
 from confined_slots._refusals import Refusal
 from slotctl import kept
-from slotctl.as_slot import as_slot, place
+from slotctl.as_slot import place
 
 HOME = "/inside/home"
 

@@ -35,8 +35,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return did
 
 
-def converge(*, check: bool = False, slots: t.Any = SLOTS, **more: t.Any) -> dict[str, t.Any]:
-    return docker.converge({"slots": slots, **PARAMS, **more}, check)
+def converge(*, check: bool = False, **more: t.Any) -> dict[str, t.Any]:
+    return docker.converge({"slots": SLOTS, **PARAMS, **more}, check)
 
 
 def test_check_mode_predicts_the_steps_and_makes_none(done: list[str]) -> None:

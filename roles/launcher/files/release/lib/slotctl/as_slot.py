@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 
-from confined_slots._as_slot import as_slot as as_slot
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typing as t

@@ -9,10 +9,11 @@ import json
 import time
 import typing as t
 
+from confined_slots._as_slot import as_slot
 from confined_slots._refusals import Refusal
 
 from . import checks, kept
-from .as_slot import as_slot, place
+from .as_slot import place
 
 if t.TYPE_CHECKING:
     from .slots import Slot

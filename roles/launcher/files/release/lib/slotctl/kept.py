@@ -15,9 +15,10 @@ import stat
 import time
 
 from confined_slots import _layout
+from confined_slots._as_slot import as_slot
 from confined_slots._refusals import Refusal
 
-from .as_slot import as_slot, open_directory, place
+from .as_slot import open_directory, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import time
 import typing as t
 
 from confined_slots import _layout
+from confined_slots._as_slot import as_slot
 from confined_slots._files import Owned, ensure_directory
 from confined_slots._launch import workspace_path
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
 
 from . import expiry, readiness, trial
-from .as_slot import as_slot
 from .slots import Slot, current_release, load
 from .tables import table
 from .words import started

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 
-from .as_slot import as_slot, place
+from confined_slots._as_slot import as_slot
+
+from .as_slot import place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

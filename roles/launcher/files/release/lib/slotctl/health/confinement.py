@@ -11,11 +11,11 @@ import dataclasses
 import json
 import subprocess
 
+from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, unknown, warn
 from confined_slots._plan import Record, values
 
 from .. import checks, probe, selftest, slots
-from ..as_slot import as_slot
 from ..mutations import Mutation
 from .context import Check, Context, refusing
 from .policy import SHOWN, promised
@@ -166,4 +166,3 @@ SLOT = (
     Check("network", "the slot's network can be made", network),
     Check("abstract-sockets", "no abstract socket of others is in reach", abstract_sockets),
 )
-

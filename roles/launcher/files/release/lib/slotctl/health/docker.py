@@ -37,7 +37,7 @@ def daemon(context: Context) -> Outcome:
         return critical(f"{path}: {error.strerror or error}", expected, cure)
     if owner != context.ids.uid:
         return critical(f"uid {owner} answers on {path}", expected, CONVERGE)
-    if "name=rootless" not in [str(each).split(",")[0] for each in about.get("SecurityOptions") or []]:
+    if "name=rootless" not in [str(each).partition(",")[0] for each in about.get("SecurityOptions") or []]:
         return critical("the daemon that answers is not rootless", expected, CONVERGE)
     return ok(printable(f"Docker {about.get('ServerVersion')}")[:80], expected)
 

@@ -11,10 +11,11 @@ import os
 import typing as t
 
 from confined_slots import _layout, _permissions
+from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._host import Account
 
-from ..as_slot import as_slot, open_directory
+from ..as_slot import open_directory
 from ..preflight import FREE_BYTES, FREE_FILES
 from .context import CONVERGE, Check, Context
 from .host import judged

@@ -9,6 +9,7 @@ import os
 import time
 import typing as t
 
+from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, warn
 from confined_slots._launch import check_identity, check_mounts
 from confined_slots._manifest import sha256
@@ -17,7 +18,7 @@ from confined_slots._plan import Record, value, values
 from confined_slots._refusals import printable
 
 from .. import checks, kept, readiness, slots
-from ..as_slot import as_slot, open_directory, place
+from ..as_slot import open_directory, place
 from .context import CONVERGE, Check, Context, refusing
 
 DAY = 86400
