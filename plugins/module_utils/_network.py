@@ -116,7 +116,22 @@ def _made(first: int, forwards: list[str]) -> str:
     user = f"/proc/{os.getpid()}/fd/{owner}"
     routes = "".join(f"route replace unreachable {each}\n" for each in unreachable(_read(IPV4), _read(IPV6)))
     enter = [NSENTER, f"--user={user}", f"--net={network}", "--preserve-credentials", "--", IP, "-batch", "-"]
-    return _run(command(user, network, forwards)) or _run(enter, routes.encode())
+    return _without_loopback(first) or _run(command(user, network, forwards)) or _run(enter, routes.encode())
+
+
+def _without_loopback(first: int) -> str:
+    """Wait until bwrap has set up the sandbox's loopback; return that it has not, "" if it has.
+
+    It adds the address itself, and fails over one that is there: the kernel's own, once pasta has switched the link on.
+    """
+    import time
+
+    deadline = time.monotonic() + SECONDS
+    while b"127.0.0.1" not in _read(f"/proc/{first}/net/fib_trie"):
+        if time.monotonic() > deadline:
+            return f"bwrap has not set up the loopback within {SECONDS} s"
+        time.sleep(0.002)
+    return ""
 
 
 def _run(words: list[str], given: bytes = b"") -> str:

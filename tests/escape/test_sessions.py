@@ -533,7 +533,8 @@ PASSES_ALL = "streams._is_pipe_or_null = lambda descriptor: True"
 NO_RECORD = "_sessions.append = lambda *given: None"
 LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1] + '/lib'); from confined_slots import _launch; "
 LAUNCHER += (
-    "_launch.FOR_THE_CLI = (); _launch.for_the_cli = lambda records, words: words; _launch.main(sys.argv[1], sys.argv[2:])"
+    "_launch.FOR_THE_CLI = (); _launch.for_the_cli = lambda records, words: words; "
+    "_launch.main(sys.argv[1], sys.argv[2:])"
 )
 DEAF_TO_KEYS = (
     "real = unit.service; unit.service = lambda s, i, w, e, words, **more: "

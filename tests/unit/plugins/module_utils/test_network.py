@@ -164,3 +164,12 @@ def test_what_makes_the_network_is_waited_for_no_longer_than_its_time(
 ) -> None:
     monkeypatch.setattr(_network, "SECONDS", 2)
     assert _network._run(["/bin/sh", "-c", script], b"given\n") == said
+
+
+def test_pasta_waits_for_bwraps_own_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([b"", b"  |-- 0.0.0.0\n", b"  |-- 127.0.0.1\n     /32 host LOCAL\n"])
+    monkeypatch.setattr(_network, "_read", lambda path: next(said) if path == "/proc/42/net/fib_trie" else b"")
+    assert _network._without_loopback(42) == ""
+    monkeypatch.setattr(_network, "_read", lambda _path: b"")
+    monkeypatch.setattr(_network, "SECONDS", 0)
+    assert "bwrap has not set up the loopback" in _network._without_loopback(42)
