@@ -39,9 +39,9 @@ BOOT_SECONDS = 90
 HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
 PACKAGES = (
-    "acl at bubblewrap busybox-static ca-certificates cron dbus docker-compose docker.io gcc git iproute2 libc6-dev "
-    "locales logrotate make openssh-server passt procps python3 python3-apt python3-seccomp rootlesskit slirp4netns "
-    "strace sudo systemd systemd-sysv tmux uidmap"
+    "acl apparmor at bubblewrap busybox-static ca-certificates cron dbus docker-compose docker.io gcc git iproute2 "
+    "libc6-dev locales logrotate make openssh-server passt procps python3 python3-apt python3-seccomp rootlesskit "
+    "slirp4netns strace sudo systemd systemd-sysv tmux uidmap"
 )
 # Debian 12's docker.io has the client in it, and no buildx.
 MORE_PACKAGES = {"trixie": "docker-buildx docker-cli"}
