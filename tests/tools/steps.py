@@ -28,6 +28,10 @@ class Missing(Exception):
     """A step that cannot run on this machine; the message names what is missing."""
 
 
+class LeftOut(Exception):
+    """A step that would take too long on this machine; the message says why, and which command runs it by itself."""
+
+
 @dataclasses.dataclass
 class Log:
     """One step's log file, and the way to run programs into it."""
@@ -176,6 +180,9 @@ class Workbench:
         except Missing as missing:
             outcome.result = "failed" if self.strict else "skipped"
             outcome.reasons.append(str(missing))
+        except LeftOut as why:
+            outcome.result = "skipped"
+            outcome.reasons.append(str(why))
         except Failed as failure:
             outcome.result = "failed"
             outcome.reasons.append(str(failure))
@@ -198,7 +205,7 @@ class Workbench:
             if outcome.step.title in step.needs and outcome.result != "ok":
                 if outcome.result == "failed":
                     raise Failed(f"not run, since '{outcome.step.title}' failed")
-                raise Missing(outcome.reasons[0])
+                raise LeftOut(outcome.reasons[0])
 
     def _count(self, outcome: Outcome) -> None:
         junit = outcome.step.junit
