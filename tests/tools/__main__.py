@@ -44,6 +44,7 @@ IMAGES = "images of the test hosts"
 BROWSER = "a browser and axe-core"
 DISK = "disk of the test guest"
 VM = "vm"  # the scenario that has a guest of its own
+LONG = ("docker", "health")  # the scenarios that take longest
 PROCESSORS = 4  # with fewer, and with software emulation, all tests take more than an hour
 
 
@@ -123,12 +124,14 @@ def guest(*first: Step) -> list[Step]:
 
 
 def room_for_guest(_log: Log) -> None:
-    """Leave the guest out of a run of everything where that would take more than an hour."""
+    """Leave the guest and the longest scenarios out of a run of everything that would take more than an hour."""
     if (os.cpu_count() or 1) < PROCESSORS:
-        raise LeftOut(f"{os.cpu_count()} processors are too few for it beside all other tests [make test-vm]")
+        raise LeftOut(
+            f"{os.cpu_count()} processors are too few for the longest tests beside all others [make molecule test-vm]"
+        )
 
 
-ROOM = Step("processors for the test guest", room_for_guest)
+ROOM = Step("processors for the longest tests", room_for_guest)
 
 
 def guest_disk(log: Log) -> None:
@@ -294,22 +297,26 @@ def scenarios() -> list[str]:
     return sorted(found, key=lambda name: name != "default")
 
 
-def molecule() -> list[Step]:
+def molecule(*room: Step) -> list[Step]:
     """Return one step for each scenario, all on the same hosts."""
     boot = "boot of the test hosts"
-    steps = [Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
-    return steps + [scenario(name, boot, "--destroy=never") for name in scenarios() if name != VM]
+    steps = [*room, Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
+    extra = tuple(step.title for step in room)
+    for name in scenarios():
+        if name != VM:
+            steps.append(scenario(name, (boot, *(extra if name in LONG else ())), "--destroy=never"))
+    return steps
 
 
 def vm() -> list[Step]:
     """Return the step of the scenario with a guest of its own, which it boots and removes."""
-    return [scenario(VM, DISK, "--destroy=always")]
+    return [scenario(VM, (DISK,), "--destroy=always")]
 
 
-def scenario(name: str, need: str, *options: str) -> Step:
+def scenario(name: str, needs: tuple[str, ...], *options: str) -> Step:
     """Return the step of one scenario."""
     test = command("molecule", "test", f"--scenario-name={name}", *options, "--no-report")
-    return Step(f"molecule {name}", test, needs=(VENV, need), counted=True, junit=RESULTS / f"molecule-{name}.xml")
+    return Step(f"molecule {name}", test, needs=(VENV, *needs), counted=True, junit=RESULTS / f"molecule-{name}.xml")
 
 
 # --- demo and bench ---------------------------------------------------------------------------------------------------
@@ -373,12 +380,14 @@ def certify() -> list[Step]:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
+COMMANDS: dict[str, tuple[str, t.Callable[[], t.Sequence[Step]]]] = {
     "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts(*SUITES)),
     "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts("trixie") + demo()),
     "test": (
         "run every test",
-        lambda: setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule() + guest(ROOM) + vm(),
+        lambda: (
+            setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule(ROOM) + guest(ROOM)[1:] + vm()
+        ),
     ),
     "test-vm": ("run the tests that need a kernel of their own, in a guest", lambda: setup() + guest() + vm()),
     "lint": ("run the linters", lambda: setup() + lint()),
