@@ -380,7 +380,7 @@ def certify() -> list[Step]:
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-COMMANDS: dict[str, tuple[str, t.Callable[[], t.Sequence[Step]]]] = {
+COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
     "setup": ("make the virtual environment and install what is missing", lambda: setup() + hosts(*SUITES)),
     "demo": ("provision a throwaway host and run confined sessions on it", lambda: setup() + hosts("trixie") + demo()),
     "test": (
