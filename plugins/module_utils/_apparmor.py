@@ -17,6 +17,7 @@ import tempfile
 import typing as t
 
 from . import _apparmor_profiles, _files, _layout
+from ._accounts import ENVIRONMENT, Failed, run
 from ._manifest import sha256
 from ._steps import Step
 
@@ -25,7 +26,6 @@ FILE = f"{PROFILES}/confined-slots"
 LOADED = "/sys/kernel/security/apparmor/policy/profiles"
 FEATURES = "/sys/kernel/security/apparmor/features"
 PARSER = "/usr/sbin/apparmor_parser"
-ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 NO_APPARMOR = "this kernel runs without AppArmor: sessions are held by the other walls alone"
 NO_NAMESPACES = (
@@ -46,7 +46,7 @@ NOTHING = sha256(b"")
 UNKNOWN = "<unknown>"  # the kernel's word for an attachment that it does not tell
 
 
-class ApparmorError(Exception):
+class ApparmorError(Failed):
     """What cannot be done about AppArmor on this host: one sentence, the cure in brackets."""
 
 
@@ -215,7 +215,7 @@ def apply(steps: t.Iterable[Step]) -> None:
         elif step.action == "remove":
             _files.remove(step.subject)
     if any(step.subject.startswith(f"{_layout.UNITS}/") for step in steps):
-        subprocess.run(["systemctl", "daemon-reload"], capture_output=True, env=ENVIRONMENT, check=True)
+        run(("systemctl", "daemon-reload"))
 
 
 def refuse_in_use(proc: str = "/proc") -> None:

@@ -17,7 +17,7 @@ import subprocess
 import time
 import typing as t
 
-from . import _files, _layout
+from . import _files, _layout, _userns
 from ._accounts import ENVIRONMENT, remove_tree, run
 from ._as_slot import as_slot
 from ._declarations import Invalid, Slot, calendar
@@ -41,7 +41,6 @@ PROGRAMS = (
     ("/usr/bin/rootlesskit", "rootlesskit"),
     ("/usr/bin/slirp4netns", "slirp4netns"),
 )
-RESTRICTED = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 PROFILES = "/sys/kernel/security/apparmor/profiles"
 # The units with which the distribution's packages start a daemon of root's as soon as they are installed.
 ROOTFUL = ("containerd.service", "docker.socket", "docker.service")
@@ -372,7 +371,7 @@ def silent(accounts: t.Mapping[str, Account], seconds: float) -> list[str]:
 def lacks() -> list[str]:
     """Return what this host lacks for rootless daemons (`missing`)."""
     present = {path for path, _package in PROGRAMS if os.access(path, os.X_OK)}
-    return missing(present, restricted=_text(RESTRICTED).strip() == "1", profiles=_text(PROFILES))
+    return missing(present, restricted=_userns.read().get(_userns.RESTRICTED) == 1, profiles=_text(PROFILES))
 
 
 def present_units() -> set[str]:

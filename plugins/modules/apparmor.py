@@ -84,6 +84,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _apparmor as core
 from ..module_utils import _layout, _userns
+from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid, parse, slots_argument
 from ..module_utils._files import UnsafePath
 from ..module_utils._steps import as_result
@@ -148,7 +149,7 @@ def main() -> None:
     )
     try:
         result = converge(module.params, module.check_mode)
-    except (Invalid, UnsafePath, core.ApparmorError) as error:
+    except (Invalid, UnsafePath, Failed) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'AppArmor'}: {error.strerror} [mend it and converge again]")

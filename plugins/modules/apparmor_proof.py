@@ -59,6 +59,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _apparmor, _apparmor_profiles, _layout
+from ..module_utils._accounts import ENVIRONMENT
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 
 SECONDS = 300
@@ -112,7 +113,7 @@ def run(words: list[str]) -> tuple[str, str]:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            env=_apparmor.ENVIRONMENT,
+            env=ENVIRONMENT,
             check=False,
             timeout=SECONDS,
         )

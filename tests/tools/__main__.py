@@ -113,13 +113,12 @@ def hosts(*suites: str) -> list[Step]:
     ]
 
 
-def guest(*first: Step) -> list[Step]:
-    """Return the steps after which the test guest can be booted; first are those that they need."""
-    needs = "packages of the test guest"
+def guest(*needs: str) -> list[Step]:
+    """Return the steps after which the test guest can be booted; needs are titles of steps before them."""
+    packages = "packages of the test guest"
     return [
-        *first,
-        Step(needs, lambda log: machine.install(log, GUEST_PROGRAMS), needs=tuple(step.title for step in first)),
-        Step(DISK, guest_disk, needs=(needs,)),
+        Step(packages, lambda log: machine.install(log, GUEST_PROGRAMS), needs=needs),
+        Step(DISK, guest_disk, needs=(packages,)),
     ]
 
 
@@ -386,7 +385,15 @@ COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
     "test": (
         "run every test",
         lambda: (
-            setup() + lint() + unit() + sanity() + browser() + hosts(*SUITES) + molecule(ROOM) + guest(ROOM)[1:] + vm()
+            setup()
+            + lint()
+            + unit()
+            + sanity()
+            + browser()
+            + hosts(*SUITES)
+            + molecule(ROOM)
+            + guest(ROOM.title)
+            + vm()
         ),
     ),
     "test-vm": ("run the tests that need a kernel of their own, in a guest", lambda: setup() + guest() + vm()),

@@ -9,7 +9,7 @@ import os
 import stat
 import typing as t
 
-from confined_slots import _accounts, _files, _layout, _permissions
+from confined_slots import _accounts, _files, _layout, _permissions, _userns
 from confined_slots._health import CouldNot, Outcome, critical, ok, warn
 from confined_slots._refusals import printable
 
@@ -22,7 +22,7 @@ CONTROLLERS = ("cpu", "memory", "pids")
 LEAST_NAMESPACES = 1000
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 NEWIDMAP = {"/usr/bin/newuidmap": 7, "/usr/bin/newgidmap": 6}  # the capability that each needs: CAP_SETUID, CAP_SETGID
-_ALL_SETTINGS = ("kernel/unprivileged_userns_clone", "kernel/apparmor_restrict_unprivileged_userns")
+_ALL_SETTINGS = (_userns.CLONE, _userns.RESTRICTED)
 
 
 def sysctls(_context: Context) -> Outcome:
@@ -43,11 +43,10 @@ def _conflicting() -> t.Iterator[tuple[str, str]]:
             raise CouldNot(f"{PROC_SYS}/{name} cannot be read")
         if int(found) < LEAST_NAMESPACES:
             yield name, f"{found}, less than {LEAST_NAMESPACES}"
-    for name in _ALL_SETTINGS[:1]:
-        if setting(name) == "0":
-            yield name, "0"
-    if setting(_ALL_SETTINGS[1]) == "1" and not _permits_namespaces():
-        yield _ALL_SETTINGS[1], "1, and no AppArmor profile of confined.slots is loaded that permits them"
+    if setting(_userns.CLONE) == "0":
+        yield _userns.CLONE, "0"
+    if setting(_userns.RESTRICTED) == "1" and not _permits_namespaces():
+        yield _userns.RESTRICTED, "1, and no AppArmor profile of confined.slots is loaded that permits them"
 
 
 def _permits_namespaces() -> bool:
