@@ -121,13 +121,6 @@ ATTACKS = (
     Check("cron", "leaves a cron job", "echo '#' | crontab - && crontab -r", UNCONFINED),
     Check("journal", "writes to the host's log", "logger --socket-errors=on certification", UNCONFINED),
     Check(
-        "abstract-socket",
-        "connects to an abstract socket of the host",
-        f"{CONNECT} @confined-slots-certification",
-        EVERYWHERE,
-        "network is host here, for the endpoint's sake: docs/threat-model.md",
-    ),
-    Check(
         "loopback",
         "connects to a service on the host's loopback",
         "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 18766), 2)'",
@@ -155,6 +148,17 @@ ATTACKS = (
         NOWHERE,
     ),
 )
+
+
+def abstract_socket(*, scoped: bool) -> Check:
+    """Return the check that Landlock's scope decides, where the kernel has it."""
+    return Check(
+        "abstract-socket",
+        "connects to an abstract socket of the host",
+        f"{CONNECT} @confined-slots-certification",
+        UNCONFINED if scoped else EVERYWHERE,
+        "" if scoped else "network is host here, for the endpoint's sake, and the kernel has no Landlock scope",
+    )
 
 
 def credential_checks(provider: str) -> tuple[Check, ...]:
@@ -185,6 +189,6 @@ def credential_checks(provider: str) -> tuple[Check, ...]:
     )
 
 
-def checks_of(provider: str) -> tuple[Check, ...]:
-    """Return all checks of a provider."""
-    return (*WORK, *ATTACKS, *credential_checks(provider))
+def checks_of(provider: str, *, scoped: bool) -> tuple[Check, ...]:
+    """Return all checks of a provider on a host; scoped says whether its kernel has Landlock's scope."""
+    return (*WORK, *ATTACKS, abstract_socket(scoped=scoped), *credential_checks(provider))

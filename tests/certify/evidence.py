@@ -38,17 +38,23 @@ def evidence(profile: Json, found: list[Json]) -> Json:
         raise NotGreen(f"{name}: the hosts did not run the same CLI: {identities}")
     if identities[0]["profile_version"] != profile["profile_version"]:
         raise NotGreen(f"{name}: profile version {identities[0]['profile_version']} ran [run it anew]")
-    every = checks_of(name)
+    every = [checks_of(name, scoped=each["host"]["landlock_scope"]) for each in found]
     return {
         "provider": name,
         **identities[0],
         "profile": digest(profile),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "checks": {check.id: {"tries": check.words, **({"note": check.note} if check.note else {})} for check in every},
+        "checks": {check.id: described(check) for checks in every for check in checks},
         "hosts": [
-            {**each["host"], "modes": {mode: outcome(each, name, mode, every) for mode in MODES}} for each in found
+            {**each["host"], "modes": {mode: outcome(each, name, mode, checks) for mode in MODES}}
+            for each, checks in zip(found, every, strict=True)
         ],
     }
+
+
+def described(check: Check) -> Json:
+    """Return what evidence says of a check."""
+    return {"tries": check.words, **({"note": check.note} if check.note else {})}
 
 
 def outcome(host: Json, provider: str, mode: str, every: t.Iterable[Check]) -> Json:

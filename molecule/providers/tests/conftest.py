@@ -24,6 +24,8 @@ FOUND = ROOT / "build" / "certification" / "found"
 THERE = "/root/certification"
 PORT = 18765
 
+LANDLOCK_ABI = "import ctypes; print(max(0, ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1)))"
+
 Json = dict[str, t.Any]
 
 
@@ -81,15 +83,20 @@ class Certification:
     def __init__(self, host: testinfra.host.Host) -> None:
         self.host = host
         self.runs: dict[tuple[str, str], Json] = {}
+        self.scoped = int(self.do(f"python3 -c {shlex.quote(LANDLOCK_ABI)}")) >= _landlock.SCOPE_ABI
 
     def do(self, script: str) -> str:
         """Run a shell script as root and return what it prints; AssertionError if it fails."""
         return str(self.host.run_expect([0], script).stdout).strip()
 
+    def checks(self, provider: str) -> tuple[Check, ...]:
+        """Return what the CLI is to try on this host."""
+        return checks_of(provider, scoped=self.scoped)
+
     def run(self, provider: str, mode: str) -> Json:
         """Return what came of the CLI's run in a mode, which takes place once."""
         if (provider, mode) not in self.runs:
-            self.runs[provider, mode] = self.trial(provider, mode, checks_of(provider))
+            self.runs[provider, mode] = self.trial(provider, mode, self.checks(provider))
         return self.runs[provider, mode]
 
     def trial(
@@ -146,6 +153,7 @@ class Certification:
             "kernel": self.do("uname -sr").partition("-")[0],
             "bubblewrap": self.do(f"{release}/bin/bwrap --version").split()[-1],
             "machine": self.do("uname -m"),
+            "landlock_scope": self.scoped,
         }
 
     def identity(self, provider: str) -> Json:

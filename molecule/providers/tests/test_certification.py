@@ -9,7 +9,7 @@ import hashlib
 import typing as t
 
 import pytest
-from checks import MODES, checks_of
+from checks import MODES
 
 from .conftest import CLIS
 
@@ -35,7 +35,7 @@ def test_bw_02_the_models_shell_gets_what_its_mode_lets_it_and_no_more(
     certification: Certification, provider: str, mode: str
 ) -> None:
     run = certification.run(provider, mode)
-    wanted = {check.id: "yes" if mode in check.works else "no" for check in checks_of(provider)}
+    wanted = {check.id: "yes" if mode in check.works else "no" for check in certification.checks(provider)}
     differ = {name: f"{run['outcomes'][name]}, not {wanted[name]}" for name in wanted}
     assert {name: words for name, words in differ.items() if run["outcomes"][name] != wanted[name]} == {}, run["first"][
         "said"
@@ -63,13 +63,13 @@ def test_its_conversation_is_on_record_and_goes_on(certification: Certification,
     (conversation,) = run["session"]["conversations"]
     assert (run["session"]["mode"], len(conversation)) == (mode, 36)
     assert run["again"]["finished"] and run["again"]["status"] == 0, run["again"]["said"]
-    assert run["again"]["prior_results"] > len(checks_of(provider))
+    assert run["again"]["prior_results"] > len(certification.checks(provider))
 
 
 @pytest.mark.parametrize("mode", STRICT)
 def test_codex_with_the_model_that_has_another_tool_is_confined_alike(certification: Certification, mode: str) -> None:
     words = ["exec", "--model", "gpt-5-codex", "--skip-git-repo-check", "--json", "go"]
-    default, other = certification.run("codex", mode), certification.trial("codex", mode, checks_of("codex"), words)
+    default, other = certification.run("codex", mode), certification.trial("codex", mode, certification.checks("codex"), words)
     tools = [{each.get("shell") for each in run["first"]["requests"]} for run in (default, other)]
     assert tools[0].isdisjoint(tools[1] - {None}), tools
     assert other["outcomes"] == default["outcomes"]

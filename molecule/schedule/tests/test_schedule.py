@@ -87,21 +87,21 @@ def test_a_session_that_fails_fails_its_unit(operator: Operator, prompt: str, st
 
 
 def test_pl_09_how_often_a_schedule_has_failed_in_a_row_is_said_until_it_succeeds(operator: Operator) -> None:
-    told = "slot night-shift: schedule test: failed {} times in a row"
-    operator.keep(doing("test -e works"))
+    told = "slot night-shift: schedule row: failed {} times in a row"
+    operator.keep(doing("test -e works", name="row"))
     works = f"{WORKSPACES}/main/works"
     operator.do(f"rm -f {works}")
-    assert [operator.start("night-shift", "test")[0] for _unused in range(2)] == ["failed"] * 2
+    assert [operator.start("night-shift", "row")[0] for _unused in range(2)] == ["failed"] * 2
     assert told.format(2) in operator.do("slotctl list")
-    assert "test: failed 2 times in a row" in operator.host.run("slotctl status night-shift").stdout
+    assert "row: failed 2 times in a row" in operator.host.run("slotctl status night-shift").stdout
     operator.do("logrotate --force /etc/logrotate.d/confined-slots")
     assert told.format(2) in operator.do("slotctl list"), "what was rotated away still counts"
-    operator.start("night-shift", "test")
+    operator.start("night-shift", "row")
     operator.do("logrotate --force /etc/logrotate.d/confined-slots")
-    operator.start("night-shift", "test")
+    operator.start("night-shift", "row")
     assert told.format(4) in operator.do("slotctl list"), "what was compressed too"
     operator.do(f"touch {works}")
-    assert operator.start("night-shift", "test")[0] == "inactive"
+    assert operator.start("night-shift", "row")[0] == "inactive"
     assert "in a row" not in operator.do("slotctl list; slotctl status night-shift")
     operator.do(f"rm {works}")
 
