@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import typing as t
+
+from operators import Operator
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -70,10 +71,6 @@ def soon(host: Host, command: str) -> str:
 
 def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
     """Run one of the collection's modules and return its result; AssertionError if it fails, or not, against fails."""
-    try:
-        result: dict[str, t.Any] = host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
-    except host.ansible.AnsibleException as failure:
-        result = failure.result
-    # what testinfra reads a result from says only in its message that the module has failed
-    assert ("steps" not in result) == fails, result
+    result = Operator.of(host).module(name, check=check, **arguments)
+    assert result["failed"] is fails, result
     return result

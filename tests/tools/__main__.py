@@ -173,7 +173,7 @@ def mypy_core(log: Log) -> None:
         log.run("mypy", *packages, cwd=ROOT, MYPYPATH=str(library))
     for script in scripts("python"):
         log.run("mypy", "--scripts-are-modules", script, cwd=ROOT, MYPYPATH=str(library))
-    for tool in ("tools", "hosts", "endpoint", "certify"):
+    for tool in ("tools", "hosts", "endpoint", "certify", "operating"):
         # what runs on a test host has the endpoint beside it, and the release
         path = f"tests/{tool}:tests/endpoint:{library}"
         log.run("mypy", *map(str, sorted((ROOT / "tests" / tool).glob("*.py"))), cwd=ROOT, MYPYPATH=path)

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import collections.abc
-import json
 import shlex
 import typing as t
 
 import pytest
 import testinfra.host
+from operators import Operator
 
 testinfra_hosts = ["ansible://slot_hosts"]
 
@@ -79,10 +79,8 @@ def as_slot(host: Host, script: str, slot: str = "coder") -> t.Any:
 
 def converge(host: Host, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
     """Run the module as the role does and return its result, with `failed` in it."""
-    slots = host.ansible.get_variables()["slots"]
-    given = json.dumps({"slots": slots, **arguments})
-    result: dict[str, t.Any] = host.ansible("confined.slots.permissions", given, check=check)
-    return {**result, "failed": "msg" in result}  # testinfra reads a result in which Ansible no longer says so
+    operator = Operator.of(host)
+    return operator.module("permissions", check=check, **{"slots": operator.variables()["slots"], **arguments})
 
 
 def subjects(result: dict[str, t.Any]) -> list[str]:

@@ -4,19 +4,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
-import subprocess
 import tarfile
 import typing as t
 
+import operators
 import pytest
 import testinfra.host
 import yaml
 from ansible_collections.confined.slots.plugins.module_utils import _health, _layout
+from operators import Json
 
-Json = dict[str, t.Any]
 Bad = dict[tuple[str, str], str]
 
 COLLECTION = pathlib.Path(_layout.__file__).parents[2]
@@ -37,49 +36,17 @@ PROFILE: Json = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """One host, and the inventory by which Ansible reaches it."""
-
-    host: testinfra.host.Host
-    inventory: str
+class Operator(operators.Operator):
+    """The operator of a host of which slots are made ill."""
 
     def slots(self, **changed: Json) -> list[Json]:
         """Return the scenario's slots with the fake CLI in the patient's; those that are named with other keys."""
         own: Json = {"patient": {"provider": "fake", "capabilities": ["use_fake"]}}
         return [slot | own.get(slot["name"], {}) | changed.get(slot["name"], {}) for slot in VARIABLES["slots"]]
 
-    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> Json:
-        """Run one module and return its result, failed or not."""
-        try:
-            return dict(self.host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check))
-        except self.host.ansible.AnsibleException as failure:
-            return dict(failure.result)
-
-    def kept(self, name: str, **arguments: t.Any) -> Json:
-        """Run one module; AssertionError if it fails."""
-        result = self.module(name, **arguments)
-        assert "steps" in result, result.get("msg", result)
-        return result
-
     def policy(self, slots: list[Json]) -> Json:
         """Compile policies as the role does."""
         return self.kept("policy", slots=slots, profiles=profiles())
-
-    def do(self, script: str) -> str:
-        """Run a shell script as root and return what it prints; AssertionError if it fails."""
-        return str(self.host.run_expect([0], script).stdout).strip()
-
-    def says(self, script: str) -> bool:
-        """Return whether a shell script succeeds."""
-        return bool(self.host.run(script).succeeded)
-
-    def site(self, playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Play a playbook on this host and return how that ended."""
-        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host))
-        return subprocess.run(
-            ["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False
-        )
 
     def options(self, slots: list[Json] | None = None, **changed: t.Any) -> None:
         """Write what health compares with: these slots (by default the scenario's), and other limits."""
@@ -111,11 +78,9 @@ def profiles() -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def operator(
-    host: testinfra.host.Host, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Operator:
+def operator(host: testinfra.host.Host, tmp_path_factory: pytest.TempPathFactory) -> Operator:
     """Return the operator of a host on which all is well: the patient has a CLI with a login, signed is approved."""
-    operator = Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
+    operator = Operator.of(host)
     source = tmp_path_factory.mktemp("fake")
     (source / "tree/bin").mkdir(parents=True)
     (source / "tree/bin/fake").write_text("#!/bin/sh\nexit 3\n")

@@ -94,11 +94,11 @@ def test_the_playbook_writes_the_report_with_a_host_that_is_not_reached(
     (tmp_path / "more.yml").write_text(json.dumps(hosts))
     chosen = ("--inventory", str(tmp_path / "more.yml"), "--limit", f"{operator.host.backend.host},far-away")
     words = ("-e", f"health_report={tmp_path}", *chosen)
-    done = operator.site("confined.slots.health", *words)
+    done = operator.played("confined.slots.health", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "health.json").read_text())
     states = {each["host"]: each["state"] for each in report["hosts"]}
     assert set(states) == {str(operator.host.backend.host), "far-away"} and states["far-away"] == "unknown"
     assert 'host="far-away"' in (tmp_path / "health.prom").read_text()
     assert "far-away" in (tmp_path / "health.html").read_text()
-    assert operator.site("confined.slots.health", *words, "-e", "health_fail_on=critical").returncode != 0
+    assert operator.played("confined.slots.health", *words, "-e", "health_fail_on=critical").returncode != 0

@@ -32,10 +32,10 @@ def exporter(operator: Operator) -> collections.abc.Iterator[None]:
         if done.failed:
             pytest.skip(f"needs the packages {PACKAGES} on the test host")
     words = ("--tags", "monitoring", "-e", json.dumps({"slots": operator.slots()}))
-    done = operator.site("confined.slots.site", *words, "-e", f"monitoring_textfile_directory={DIRECTORY}")
+    done = operator.played("confined.slots.site", *words, "-e", f"monitoring_textfile_directory={DIRECTORY}")
     assert done.returncode == 0, done.stdout + done.stderr
     yield
-    operator.site("confined.slots.site", *words)
+    operator.played("confined.slots.site", *words)
     operator.do(f"rm -f {FILE}")
 
 
@@ -94,11 +94,11 @@ def test_changes_of_state_are_told_to_the_journal_once(operator: Operator) -> No
 def test_mo_02_the_metrics_of_a_removed_slot_vanish_with_it(operator: Operator) -> None:
     slot = {"name": "short-lived"}
     words = ("--tags", "accounts,policy,permissions", "-e", json.dumps({"slots": [slot]}))
-    assert operator.site("confined.slots.site", *words).returncode == 0
+    assert operator.played("confined.slots.site", *words).returncode == 0
     operator.do(START)
     assert any('slot="short-lived"' in name for name in metrics(operator))
     removal = ("-e", "slot=short-lived", "-e", "workspaces=delete")
-    assert operator.site("confined.slots.remove_slot", *removal).returncode == 0
+    assert operator.played("confined.slots.remove_slot", *removal).returncode == 0
     assert not any('slot="short-lived"' in name for name in metrics(operator))
 
 

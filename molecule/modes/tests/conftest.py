@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import collections.abc
 import copy
-import dataclasses
 import json
 import pathlib
 import shlex
-import subprocess
 import typing as t
 
+import operators
 import pytest
 import testinfra.host
 import yaml
@@ -26,51 +25,24 @@ MODES = {"loose": "compatibility", "kept": "isolated", "strict": "verified"}
 Slot = dict[str, t.Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """One host, and the inventory by which Ansible reaches it."""
-
-    host: testinfra.host.Host
-    inventory: str
+class Operator(operators.Operator):
+    """The operator of a host with slots of different modes."""
 
     def slots(self, **changed: dict[str, t.Any]) -> list[Slot]:
         """Return the slots of the scenario, those that are named with other keys; None takes a key away."""
-        declared = copy.deepcopy(self.host.ansible.get_variables()["modes_slots"])
+        declared = copy.deepcopy(self.variables()["modes_slots"])
         for slot in declared:
             slot.setdefault("mode", MODES[slot["name"]])  # one that declares none would keep what a test has given it
             slot |= changed.get(slot["name"], {})
         return [{key: value for key, value in slot.items() if value is not None} for slot in declared]
 
-    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
-        """Run one module and return its result; AssertionError if it fails."""
-        result = self.tried(name, check=check, **arguments)
-        assert "steps" in result, result.get("msg", result)
-        return result
-
-    def tried(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
-        """Run one module and return its result, failed or not."""
-        result: dict[str, t.Any] = self.host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
-        return result
-
     def policy(
         self, slots: list[Slot], *, check: bool = False, more: collections.abc.Sequence[t.Any] = (), **options: t.Any
     ) -> dict[str, t.Any]:
         """Compile policies as the role does, with more profiles than the collection's."""
-        site = self.host.ansible.get_variables()["site_capabilities"]
+        site = self.variables()["site_capabilities"]
         given = {"slots": slots, "profiles": [*profiles(), *more], "capabilities": site, **options}
-        return self.module("policy", check=check, **given)
-
-    def play(self, playbook: str, *words: str) -> None:
-        """Play a playbook on the host; AssertionError if it fails."""
-        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host))
-        done = subprocess.run(
-            ["ansible-playbook", *chosen, *words, playbook], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def do(self, script: str) -> str:
-        """Run a shell script as root and return what it prints; AssertionError if it fails."""
-        return str(self.host.run_expect([0], script).stdout).strip()
+        return self.kept("policy", check=check, **given)
 
     def session(self, slot: str, script: str, workspace: str = "main") -> t.Any:
         """Run a shell script in a session and return how that ended."""
@@ -126,9 +98,9 @@ def profiles() -> list[dict[str, t.Any]]:
 
 
 @pytest.fixture(scope="module")
-def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> collections.abc.Iterator[Operator]:
+def operator(host: testinfra.host.Host) -> collections.abc.Iterator[Operator]:
     """Return the operator of the host, whose slots are as the scenario declares them before and afterwards."""
-    operator = Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
+    operator = Operator.of(host)
     operator.play(str(COLLECTION / "molecule/modes/converge.yml"), "--tags", "accounts,policy,permissions")
     operator.do(f"rm -f {SLOTS_D}/*/approval")
     operator.policy(operator.slots())

@@ -159,10 +159,10 @@ def test_an_added_capability_is_named_and_can_be_approved(operator: Operator) ->
 def test_verified_mode_refuses_what_nobody_certified_at_converge_and_the_old_plan_stays(operator: Operator) -> None:
     before = operator.do(f"sha256sum {SLOTS_D}/strict/plan")
     slots = operator.slots(strict={"profile_version": 2})
-    site = operator.host.ansible.get_variables()["site_capabilities"]
+    site = operator.variables()["site_capabilities"]
     from .conftest import profiles
 
-    done = operator.tried("policy", slots=slots, profiles=profiles(), capabilities=site)
+    done = operator.module("policy", slots=slots, profiles=profiles(), capabilities=site)
     assert "profile_version is 2, but the profile of shell has version 1" in done["msg"]
     assert operator.do(f"sha256sum {SLOTS_D}/strict/plan") == before
 

@@ -77,9 +77,9 @@ def declared(operator: Operator, **more: t.Any) -> list[Slot]:
 def keep(operator: Operator, slots: list[Slot], changed: dict[str, t.Any] | None = None) -> None:
     """Converge the slots with the fake provider (its profile changed), the one in verified mode approved."""
     profile = changed or PROFILE
-    operator.module("credentials", slots=slots, profiles=[*profiles(), profile])
+    operator.kept("credentials", slots=slots, profiles=[*profiles(), profile])
     operator.policy(operator.approved(slots, more=[profile]), more=[profile])
-    operator.module("permissions", slots=slots)
+    operator.kept("permissions", slots=slots)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,10 +92,10 @@ def fake(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> collec
     with tarfile.open(source / "fake.tar", "w") as tar:
         tar.add(source / "tree", ".")
     install = {"name": "fake", "source": "archive", "archive": str(source / "fake.tar")}
-    operator.module("providers", providers=[install], profiles=[*profiles(), PROFILE])
+    operator.kept("providers", providers=[install], profiles=[*profiles(), PROFILE])
     keep(operator, declared(operator))
     yield
-    operator.module("credentials", slots=operator.slots())
+    operator.kept("credentials", slots=operator.slots())
     operator.policy(operator.slots())
     operator.do(f"rm -rf /opt/confined-slots/providers/fake /opt/confined-slots/providers.json {STATE}/*/homes/fake")
     operator.do(f"rm -rf {STATE}/*/states/fake {STATE}/*/home/.fake {STATE}/*/home/.cache")
@@ -158,13 +158,13 @@ def test_the_token_comes_by_a_descriptor_and_stands_in_no_environment(operator: 
 
 def test_cr_01_one_token_that_is_renewed_is_refused_for_two_slots(operator: Operator) -> None:
     slots = declared(operator, credential={"name": "FAKE_TOKEN", "value": SECRET})
-    done = operator.tried("credentials", slots=slots, profiles=[*profiles(), PROFILE])
+    done = operator.module("credentials", slots=slots, profiles=[*profiles(), PROFILE])
     assert "slots 'loose' and 'kept': credential-shared" in done["msg"] and SECRET not in json.dumps(done["msg"])
 
 
 def test_cr_02_a_copied_login_is_refused(operator: Operator) -> None:
     slots = declared(operator, credential={"name": "FAKE_TOKEN", "value": json.dumps({"refresh_token": SECRET})})
-    done = operator.tried("credentials", slots=slots, profiles=[*profiles(), PROFILE])
+    done = operator.module("credentials", slots=slots, profiles=[*profiles(), PROFILE])
     assert "credential-not-seedable" in done["msg"] and SECRET not in json.dumps(done["msg"])
 
 
@@ -227,9 +227,9 @@ def test_a_changed_profile_is_noticed_in_every_mode(operator: Operator, slot: st
 
 def test_what_nobody_certified_does_not_run_in_verified_mode(operator: Operator) -> None:
     documented = {**PROFILE, "certification": {"status": "documented"}}
-    site = operator.host.ansible.get_variables()["site_capabilities"]
+    site = operator.variables()["site_capabilities"]
     given = {"slots": declared(operator), "profiles": [*profiles(), documented], "capabilities": site}
-    assert "profile of fake is documented, not certified" in operator.tried("policy", **given)["msg"]
+    assert "profile of fake is documented, not certified" in operator.module("policy", **given)["msg"]
 
 
 def test_pl_09_a_login_in_home_that_ends_is_told_by_its_own_file_read_as_the_slot(operator: Operator) -> None:

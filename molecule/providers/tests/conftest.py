@@ -17,6 +17,7 @@ import typing as t
 
 import pytest
 import testinfra.host
+from ansible_collections.confined.slots.plugins.module_utils import _landlock
 from checks import MODES, STATE, Check, checks_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -5,16 +5,14 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
-import json
 import os
 import pathlib
 import shlex
-import subprocess
 import tarfile
 import tempfile
 import typing as t
 
+import operators
 import pytest
 import testinfra.host
 import yaml
@@ -26,35 +24,12 @@ OPT = "/opt/confined-slots"
 SESSION = f"{OPT}/current/bin/slotctl run coder -- -c 'echo it works'"
 
 
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """One host, and the inventory by which Ansible reaches it."""
-
-    host: testinfra.host.Host
-    inventory: str
-
-    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
-        """Run one module and return its result, failed or not."""
-        words = json.dumps(arguments) if arguments else None
-        result: dict[str, t.Any] = self.host.ansible(f"confined.slots.{name}", words, check=check)
-        # What testinfra reads a result from says only in its message that the module has failed.
-        return result | {"failed": "steps" not in result}
+class Operator(operators.Operator):
+    """The operator of a host of which releases and providers are changed."""
 
     def release(self, version: str | None = None, **options: t.Any) -> dict[str, t.Any]:
         """Keep a release (by default the collection's own) and return the result; AssertionError if that fails."""
-        result = self.module("release", **({"version": version} if version else {}), **options)
-        assert not result["failed"], result
-        return result
-
-    def play(self, playbook: str, **extra: t.Any) -> None:
-        """Play a playbook on the host; AssertionError if it fails."""
-        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host), "-e", json.dumps(extra))
-        done = subprocess.run(["ansible-playbook", *chosen, playbook], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def do(self, script: str) -> str:
-        """Run a shell script as root and return what it prints; AssertionError if it fails."""
-        return str(self.host.run_expect([0], script).stdout).strip()
+        return self.kept("release", **({"version": version} if version else {}), **options)
 
     def python(self, program: str, *words: str) -> str:
         """Run a Python program on the host with the collection's own core and return what it prints."""
@@ -64,11 +39,6 @@ class Operator:
     def core(self) -> str:
         """Return the directory on the host with a copy of the core, which no test touches."""
         return "/root/confined-slots-core"
-
-    def send(self, source: str | pathlib.Path, target: str) -> None:
-        """Copy a file of the control node to the host."""
-        words = json.dumps({"src": str(source), "dest": target, "mode": "0600"})
-        assert "checksum" in self.host.ansible("ansible.builtin.copy", words, check=False)
 
     def current(self) -> str:
         """Return the name of the current release, once a session of it has worked."""
@@ -81,7 +51,7 @@ class Operator:
 
     def slots(self) -> list[dict[str, t.Any]]:
         """Return the slots that the inventory declares for the host."""
-        declared: list[dict[str, t.Any]] = self.host.ansible.get_variables()["slots"]
+        declared: list[dict[str, t.Any]] = self.variables()["slots"]
         return declared
 
 
@@ -124,10 +94,9 @@ def profiles() -> list[dict[str, t.Any]]:
 
 
 @pytest.fixture(scope="module")
-def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> collections.abc.Iterator[Operator]:
+def operator(host: testinfra.host.Host) -> collections.abc.Iterator[Operator]:
     """Return the operator of the host; the collection's own release is current again afterwards."""
-    inventory = str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve())
-    operator = Operator(host, inventory)
+    operator = Operator.of(host)
     with tempfile.TemporaryDirectory() as directory:
         core = pathlib.Path(directory) / "core.tar"
         with tarfile.open(core, "w") as tar:

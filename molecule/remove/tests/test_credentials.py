@@ -47,7 +47,7 @@ def test_only_root_gets_at_a_credential(operator: Operator) -> None:
 def test_a_changed_provider_or_a_withdrawn_credential_leaves_no_file(operator: Operator) -> None:
     operator.module("credentials", slots=[slot(FIRST)])
     operator.module("credentials", slots=[slot(FIRST, "other")])
-    assert operator.do(f"ls -A {DIRECTORY}") == "other.env\n"
+    assert operator.do(f"ls -A {DIRECTORY}") == "other.env"
     operator.module("credentials", slots=[slot(None)])
     assert not operator.says(f"test -e {DIRECTORY}")
 

@@ -5,30 +5,24 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import json
 import pathlib
 import shlex
-import subprocess
 import typing as t
 
+import operators
 import pytest
 import testinfra.host
 import yaml
-
-Json = dict[str, t.Any]
+from operators import Json
 
 CONVERGE = pathlib.Path(__file__).resolve().parents[1] / "converge.yml"
 (NIGHT_SHIFT,) = yaml.safe_load(CONVERGE.read_text("utf-8"))[0]["vars"]["slots"]
 WORKSPACES = "/var/lib/confined-slots/slots/{}/workspaces"
 
 
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """One host, and the inventory by which Ansible reaches it."""
-
-    host: testinfra.host.Host
-    inventory: str
+class Operator(operators.Operator):
+    """The operator of a host with the slot night-shift."""
 
     @property
     def slot(self) -> Json:
@@ -45,44 +39,23 @@ class Operator:
         escaped = slot.replace("-", r"\x2d")
         return f"'confined-slots-{escaped}-schedule-{schedule}'"
 
-    def module(self, name: str, *, check: bool = False, **arguments: t.Any) -> Json:
-        """Run one module and return its result, failed or not."""
-        try:
-            result: Json = self.host.ansible(f"confined.slots.{name}", json.dumps(arguments), check=check)
-        except self.host.ansible.AnsibleException as failure:
-            result = failure.result
-        # What testinfra reads a result from says only in its message that the module has failed.
-        return result | {"failed": "msg" in result}
-
     def keep(self, *schedules: Json, check: bool = False, **more: t.Any) -> Json:
         """Keep these schedules of the slot night-shift and no other."""
         return self.module("schedule", check=check, slots=[NIGHT_SHIFT | more | {"schedules": list(schedules)}])
 
-    def site(self, *slots: Json) -> tuple[bool, str]:
-        """Converge these slots; return whether that succeeded, and what was said."""
-        extra = json.dumps({"slots": slots})
-        chosen = ("-i", self.inventory, "--limit", str(self.host.backend.host), "-e", extra)
-        tags = ("--tags", "accounts,policy,permissions,schedule")
-        command = ("ansible-playbook", *chosen, *tags, "confined.slots.site")
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    def site(self, *slots: Json, tags: str = "policy,schedule") -> tuple[bool, str]:
+        """Converge these slots, of which the accounts are there; return whether that succeeded, and what was said."""
+        done = self.played("confined.slots.site", "--tags", tags, slots=slots)
         return done.returncode == 0, " ".join((done.stdout + done.stderr).split())
-
-    def do(self, script: str) -> str:
-        """Run a shell script as root and return what it prints; AssertionError if it fails."""
-        return str(self.host.run_expect([0], script).stdout)
-
-    def says(self, script: str) -> bool:
-        """Return whether a shell script succeeds."""
-        return bool(self.host.run(script).succeeded)
 
     def start(self, slot: str, schedule: str) -> tuple[str, str]:
         """Start a schedule's service and wait for its end; return its state, and what it said to the journal."""
         name = self.unit(schedule, slot)
-        since = self.do("sleep 1; date '+%Y-%m-%d %H:%M:%S'").strip()
+        since = self.do("sleep 1; date '+%Y-%m-%d %H:%M:%S'")
         self.host.run(f"systemctl start {name}.service")
         shown = f"journalctl --no-pager -o cat --since={shlex.quote(since)} -u {name}.service"
         said = self.do(f"journalctl --sync; {shown}")
-        return self.do(f"systemctl is-failed {name}.service || true").strip(), said
+        return self.do(f"systemctl is-failed {name}.service || true"), said
 
     def on(self, slot: str, schedule: str) -> bool:
         """Return whether a schedule's timer is enabled and active."""
@@ -100,14 +73,13 @@ class Operator:
 
 
 @pytest.fixture(scope="module")
-def operator(host: testinfra.host.Host, request: pytest.FixtureRequest) -> Operator:
+def operator(host: testinfra.host.Host) -> Operator:
     """Return the operator of the host."""
-    return Operator(host, str(pathlib.Path(request.config.getoption("ansible_inventory")).resolve()))
+    return Operator.of(host)
 
 
 @pytest.fixture(autouse=True)
 def declared(operator: Operator) -> collections.abc.Iterator[None]:
     """Put the declared schedules back after each test."""
     yield
-    result = operator.module("schedule", slots=[NIGHT_SHIFT])
-    assert not result["failed"], result
+    operator.kept("schedule", slots=[NIGHT_SHIFT])

@@ -16,6 +16,7 @@ if t.TYPE_CHECKING:
 testinfra_hosts = ["ansible://slot_hosts"]
 
 WORKSPACE = "/var/lib/confined-slots/slots/sleeper/workspaces/main"
+EVERYTHING = "accounts,policy,permissions,schedule"
 CREDENTIAL = "/etc/confined-slots/credentials/sleeper/shell.env"
 NIGHTLY = {"name": "nightly", "calendar": "*-01-01 04:00", "prompt": "touch started"}
 SLEEPER: dict[str, t.Any] = {
@@ -51,13 +52,21 @@ LACKS = {
 }
 
 
-@pytest.fixture
-def sleeper(operator: Operator) -> collections.abc.Iterator[None]:
-    """Have a second slot, without schedules yet; it goes with all that it had."""
-    done, said = operator.site(SLEEPER | {"schedules": []})
+@pytest.fixture(scope="module")
+def made(operator: Operator) -> collections.abc.Iterator[None]:
+    """Have a second slot; it goes with all that it had."""
+    done, said = operator.site(SLEEPER | {"schedules": []}, tags=EVERYTHING)
     assert done, said
     yield
-    assert not operator.module("removal", names=["sleeper"], workspaces="delete")["failed"]
+    operator.kept("removal", names=["sleeper"], workspaces="delete")
+
+
+@pytest.fixture
+def sleeper(made: None, operator: Operator) -> None:
+    """Have the second slot without schedules yet, and with no trace of an earlier session."""
+    operator.kept("schedule", slots=[SLEEPER | {"schedules": []}])
+    operator.do(f"rm -f {WORKSPACE}/started; truncate --size=0 /var/log/confined-slots/sleeper/sessions.jsonl")
+    assert not started(operator)
 
 
 def started(operator: Operator) -> bool:
@@ -104,7 +113,8 @@ def test_pl_09_what_is_missing_is_refused_at_converge_and_at_start_in_one_messag
     if lack.declared:
         done, said = operator.site(SLEEPER | {"mode": "isolated"})
         assert done, said
-    assert not operator.module("schedule", slots=[SLEEPER | {"mode": "isolated"}])["failed"]
+    else:
+        operator.kept("schedule", slots=[SLEEPER])
     assert operator.on("sleeper", "nightly")
     assert operator.start("sleeper", "nightly")[0] == "inactive"
     assert started(operator) and operator.says(f"test -e {WORKSPACE}/started")
@@ -137,8 +147,8 @@ def test_pl_09_a_new_day_of_a_credential_asks_for_no_new_approval_and_shows_in_n
 
 @pytest.mark.usefixtures("sleeper")
 def test_pl_09_a_disabled_slots_timers_are_off_with_a_warning_and_its_start_is_refused(operator: Operator) -> None:
-    done, said = operator.site(SLEEPER)
-    assert done and operator.on("sleeper", "nightly"), said
+    operator.kept("schedule", slots=[SLEEPER])
+    assert operator.on("sleeper", "nightly")
     done, said = operator.site(SLEEPER | {"enabled": False})
     assert done and "slot 'sleeper' is not enabled, so none of its schedules is started: nightly" in said, said
     assert not operator.says(f"systemctl is-active --quiet {operator.unit('nightly', 'sleeper')}.timer")
@@ -154,7 +164,7 @@ def test_pl_09_a_disabled_slots_timers_are_off_with_a_warning_and_its_start_is_r
 
 @pytest.mark.usefixtures("sleeper")
 def test_pl_09_a_timer_that_is_on_stays_on_so_that_its_runs_are_seen_to_fail(operator: Operator) -> None:
-    assert not operator.module("schedule", slots=[SLEEPER])["failed"]
+    operator.kept("schedule", slots=[SLEEPER])
     operator.do(LACKS["credential"].bend)
     try:
         refused = operator.module("schedule", slots=[SLEEPER])
@@ -165,13 +175,13 @@ def test_pl_09_a_timer_that_is_on_stays_on_so_that_its_runs_are_seen_to_fail(ope
 
 
 def test_a_slot_that_is_removed_takes_its_schedules_along_and_no_other_ones(operator: Operator) -> None:
-    done, said = operator.site(SLEEPER)
+    done, said = operator.site(SLEEPER, tags=EVERYTHING)
     assert done, said
     operator.do(f"echo exit 1 > {WORKSPACE}/unused")
     assert operator.start("sleeper", "nightly")[0] == "inactive"
     foreseen = operator.module("removal", check=True, names=["sleeper"], workspaces="delete")
     assert [step["action"] for step in foreseen["steps"]].count("switch off") == 1
-    assert not operator.module("removal", names=["sleeper"], workspaces="delete")["failed"]
+    operator.kept("removal", names=["sleeper"], workspaces="delete")
     assert operator.do("find /etc/systemd /run/systemd /var/lib/systemd/timers -name '*sleeper*'") == ""
     assert "sleeper" not in operator.do("systemctl list-units --all --plain 'confined-slots-*'")
     assert operator.on("night-shift", "nightly")
