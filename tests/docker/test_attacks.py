@@ -26,6 +26,7 @@ STATE = "/var/lib/confined-slots/slots"
 UNITS = "/etc/systemd/system"
 SCRIPT = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
 PORT = 18191
+DEVICE = "/dev/marker-of-the-host c 10 229"  # that of FUSE, which asks nobody for a capability
 # Everything that a container can be given but --privileged, which adds no more than host devices to it.
 MOST = (
     "--cap-add=ALL --security-opt=seccomp=unconfined --security-opt=systempaths=unconfined --pid=host --network=host "
@@ -50,18 +51,22 @@ MUTATIONS = {
     "shared_memory": ("TemporaryFileSystem=/dev/pts:ro /dev/shm:mode=1777,size=64m", "TemporaryFileSystem=/dev/pts:ro"),
     "terminals": ("TemporaryFileSystem=/dev/pts:ro ", "TemporaryFileSystem="),
     "loopback": ("UMask=0077", "UMask=0077\nEnvironment=DOCKERD_ROOTLESS_ROOTLESSKIT_DISABLE_HOST_LOOPBACK=false"),
+    "devices": ("DevicePolicy=closed\nDeviceAllow=/dev/net/tun rw", "DevicePolicy=auto"),
+    "writes": ("TemporaryFileSystem=/:ro", "TemporaryFileSystem=/:mode=1777"),
+    "mounts": ("[Install]", "BindReadOnlyPaths=/root\n[Install]"),
     "signals": ("_FLAGS=--pidns", "_FLAGS="),
     "processes": ("ProtectProc=invisible\nMountAPIVFS=no", "MountAPIVFS=yes\nBindLogSockets=no"),
 }
 
 
-def reached(docker: Docker) -> list[str]:
-    """Return what a container of the slot reaches of the host, by reach.py."""
+def reached(docker: Docker, serve: str = "") -> list[str]:
+    """Return what a container of the slot reaches of the host, by reach.py; serve goes before the host's services."""
     host, marker = docker.host, f"{STATE}/{SLOT}/workspaces/main/was-hit"
     wait = "trap 'echo hit > was-hit' USR1; until [ -e end ]; do sleep 0.2; done; rm end"
-    host.run(f"rm -f {marker} {STATE}/{SLOT}/workspaces/main/end; touch /dev/shm/marker-of-the-host")
-    listening = host.check_output(f"python3 -c {shlex.quote(SERVE)} >/dev/null 2>&1 & echo $!")
-    soon(host, f"ss -Hlx | grep -q @{PORT}")
+    host.run(f"rm -f {marker} {STATE}/{SLOT}/workspaces/main/end {DEVICE.split()[0]}")
+    host.check_output(f"touch /dev/shm/marker-of-the-host; mknod -m 666 {DEVICE}")
+    listening = host.check_output(f"{serve} python3 -c {shlex.quote(SERVE)} >/dev/null 2>&1 & echo $!")
+    soon(host, f"{serve} ss -Hlx | grep -q @{PORT}")
     host.run(f"setsid -f slotctl run {SLOT} -- -c {shlex.quote(wait)} </dev/null >/dev/null 2>&1")
     try:
         pid = soon(host, f"pgrep --newest -u slot-{SLOT} -f '^[^ ]*bash .*was-hit'")
@@ -71,7 +76,8 @@ def reached(docker: Docker) -> list[str]:
         host.run("sleep 2")
         return found + ["signals"] * host.file(marker).exists
     finally:
-        host.run(f"touch {STATE}/{SLOT}/workspaces/main/end; kill {listening}; rm -f /dev/shm/marker-of-the-host")
+        host.run(f"touch {STATE}/{SLOT}/workspaces/main/end; kill {listening}")
+        host.run(f"rm -f /dev/shm/marker-of-the-host {DEVICE.split()[0]}")
 
 
 @contextlib.contextmanager
@@ -110,6 +116,12 @@ def test_es_02_with_its_line_of_the_unit_changed_exactly_that_row_fails(docker: 
         if row == "signals" and "mount proc" in docker.session("docker run --rm --pid=host box true").stderr:
             pytest.skip("a runc is missing that shares processes without mounting a /proc, which the unit's own denies")
         assert reached(docker) == [row]
+
+
+def test_es_02_without_a_network_of_the_daemons_own_the_two_rows_fail_that_it_is_for(docker: Docker) -> None:
+    """Not by a line of the unit, without a network dockerd does not start: the services stand within the daemon's."""
+    daemon = docker.host.check_output(f"pgrep --newest -u slot-{SLOT} -x dockerd")
+    assert reached(docker, f"nsenter --net=/proc/{daemon}/ns/net") == ["loopback", "abstract"]
 
 
 def test_a_privileged_container_reaches_nothing_more(docker: Docker) -> None:

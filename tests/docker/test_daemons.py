@@ -255,9 +255,21 @@ def test_rd_10_what_is_missing_is_named_with_its_package(docker: Docker, declare
     assert f"docker-unavailable: {program} is not there [install the package" in done["msg"]
 
 
-def test_rd_12_no_setting_of_the_kernel_is_changed_and_rd_05_no_user_manager_runs(docker: Docker) -> None:
+def test_rd_12_no_setting_of_the_kernel_is_changed_and_rd_05_rd_06_no_user_manager_runs(docker: Docker) -> None:
     assert docker.host.run("ls /etc/sysctl.d /var/lib/systemd/linger | grep -i -e confined -e slot").stdout == ""
     assert docker.host.run("systemctl list-units 'user@2*' --no-legend").stdout == ""
+
+
+def test_rd_04_no_rootlesskit_but_the_packages_is_run_wherever_another_lies(docker: Docker) -> None:
+    others = ["/usr/local/bin/rootlesskit", f"{STATE}/{docker.slot}/docker/rootlesskit"]
+    for path in others:
+        docker.host.check_output(f"printf '#!/bin/sh\\ntouch /tmp/hijacked\\n' > {path}; chmod 755 {path}")
+    try:
+        docker.restart()
+        shown = docker.host.check_output(f"readlink /proc/$(systemctl show -P MainPID {docker.unit})/exe")
+    finally:
+        docker.host.check_output(f"rm -f {' '.join(others)}")
+    assert shown == "/usr/bin/rootlesskit"
 
 
 def test_removal_ends_containers_and_leaves_nothing_that_another_slot_could_inherit(

@@ -68,7 +68,7 @@ def in_hex(text: str) -> str:
 
 
 @pytest.mark.parametrize("slot", ["loose", "kept"])
-def test_a_secret_is_seen_as_a_path_and_its_content_is_in_no_evidence(operator: Operator, slot: str) -> None:
+def test_pl_06_a_secret_is_seen_as_a_path_and_its_content_is_in_no_evidence(operator: Operator, slot: str) -> None:
     place = f"{WORKSPACE.format(slot)}/moment"
     # In arguments, environment, a file's content and standard input, and read for a moment only.
     script = f"echo {SECRET} > moment; T={SECRET} /bin/cat moment moment; rm moment; exec /bin/true {SECRET}"
@@ -82,7 +82,7 @@ def test_a_secret_is_seen_as_a_path_and_its_content_is_in_no_evidence(operator: 
 
 
 @pytest.mark.parametrize("slot", ["loose", "kept"])
-def test_guarded_paths_stay_unread_while_they_are_discovered(operator: Operator, slot: str) -> None:
+def test_pl_06_guarded_paths_stay_unread_while_they_are_discovered(operator: Operator, slot: str) -> None:
     guarded = "/etc/ssh/ssh_config"
     assert operator.as_slot(slot, f"cat {guarded}").rc == 0, "only the guard keeps it from that"
     script = f"cat {guarded} /home/oper/.bashrc /etc/confined-slots/ledger.json"
@@ -105,7 +105,7 @@ def test_a_traced_session_has_the_very_view_of_any_other(operator: Operator, slo
     assert discover(operator, slot, script).stdout == operator.session(slot, script).stdout != ""
 
 
-def test_a_tracer_that_is_killed_leaves_a_partial_trace_and_a_session_under_its_guards(operator: Operator) -> None:
+def test_pl_06_a_tracer_that_is_killed_leaves_a_partial_trace_and_a_session_under_its_guards(operator: Operator) -> None:
     script = f"touch begun; until test -e go; do sleep 0.1; done; cat {NARROW}"
     workspace = WORKSPACE.format("kept")
     said = operator.do(
@@ -131,7 +131,7 @@ PYTHON = "import ctypes, os; call = ctypes.CDLL(None); {}"
         ),
     ],
 )
-def test_a_program_that_refuses_to_be_traced_makes_the_trace_partial(operator: Operator, does: str, why: str) -> None:
+def test_pl_06_a_program_that_refuses_to_be_traced_makes_the_trace_partial(operator: Operator, does: str, why: str) -> None:
     done = discover(operator, "kept", f"python3 -c {shlex.quote(PYTHON.format(does))}")
     assert done.rc == 125 and "slotctl: discovery-incomplete: " in done.stderr
     partial(operator, "kept", why)
@@ -158,7 +158,7 @@ def test_a_program_that_makes_itself_undumpable_is_seen_all_the_same(operator: O
         ),
     ],
 )
-def test_evidence_that_is_not_whole_comes_to_nothing(operator: Operator, bend: str, why: str) -> None:
+def test_pl_06_evidence_that_is_not_whole_comes_to_nothing(operator: Operator, bend: str, why: str) -> None:
     assert discover(operator, "kept", f"cat {NARROW}; true").rc == 0
     assert candidate(operator, "kept")["complete"]
     operator.do(bend.format(evidence(operator, "kept")))
@@ -235,7 +235,7 @@ def test_names_that_a_session_makes_up_forge_nothing_and_are_shown_escaped(opera
         assert "1 +++ exited" not in [line[:12] for line in shown.splitlines()]
 
 
-def test_no_keeps_everything_as_it_was_and_yes_only_writes_a_proposal(operator: Operator) -> None:
+def test_pl_06_no_keeps_everything_as_it_was_and_yes_only_writes_a_proposal(operator: Operator) -> None:
     before = operator.trusted()
     answer = "until grep -q 'type the slot' /run/typed; do sleep 0.1; done; echo no; sleep 1"
     command = f"slotctl discover kept -- -c 'cat {NARROW}'"

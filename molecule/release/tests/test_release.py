@@ -188,7 +188,7 @@ def test_check_mode_predicts_the_name_and_the_switch_and_does_nothing(operator: 
     assert predicted["steps"] == done["steps"]
 
 
-def test_a_session_keeps_its_release_while_others_are_switched_to_and_pruned(operator: Operator) -> None:
+def test_lr_02_lr_04_a_session_keeps_its_release_while_others_are_switched_to_and_pruned(operator: Operator) -> None:
     old = operator.release("9.1.0")["release"]
     operator.do(f"setsid -f {OPT}/current/bin/slotctl run coder -- -c 'sleep 301' </dev/null >/dev/null 2>&1; sleep 2")
     running = "pgrep -u slot-coder -f '^sleep 301'"

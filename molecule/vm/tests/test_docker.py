@@ -28,7 +28,7 @@ def test_es_02_a_container_with_everything_reaches_nothing_of_the_host(docker: D
     assert reached(docker) == []
 
 
-@pytest.mark.parametrize("row", ["homes", "signals"])
+@pytest.mark.parametrize("row", ["homes", "signals", "devices"])
 def test_es_02_with_its_line_of_the_unit_changed_exactly_that_row_fails(docker: Docker, row: str) -> None:
     with changed(docker, *MUTATIONS[row]):
         assert reached(docker) == [row]

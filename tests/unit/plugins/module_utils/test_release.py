@@ -180,7 +180,7 @@ def test_a_tampered_earlier_release_is_set_aside_too_but_not_while_it_is_in_use(
     assert "a" not in {host.current()} and host.converge("b") == []
 
 
-def test_rollback_goes_back_one_by_one_and_skips_what_was_withdrawn(host: Host) -> None:
+def test_lr_04_rollback_goes_back_one_by_one_and_skips_what_was_withdrawn(host: Host) -> None:
     for text in "abc":
         host.converge(text)
     names = host.texts()
@@ -256,7 +256,7 @@ def test_rollback_is_refused_where_the_plans_have_another_format(host: Host) -> 
     assert host.current() == "a"
 
 
-def test_pruning_goes_by_the_recorded_order_whatever_the_clock_says(host: Host) -> None:
+def test_lr_04_pruning_goes_by_the_recorded_order_whatever_the_clock_says(host: Host) -> None:
     for number, text in enumerate("abcd"):
         host.converge(text)
         os.utime(os.path.realpath(host.root / "current"), (10_000 - number, 10_000 - number))
@@ -264,7 +264,7 @@ def test_pruning_goes_by_the_recorded_order_whatever_the_clock_says(host: Host) 
     assert set(host.texts()) == {"c", "d", "e"}
 
 
-def test_pruning_keeps_the_current_one_after_failed_releases(host: Host) -> None:
+def test_lr_04_pruning_keeps_the_current_one_after_failed_releases(host: Host) -> None:
     """LR-04: three releases were rolled back from; the good one is the oldest and stays."""
     for text in "abcd":
         host.converge(text)
@@ -283,7 +283,7 @@ def test_pruning_prefers_releases_that_can_be_rolled_back_to(host: Host) -> None
     assert set(host.texts()) == {"a", "b", "d"}
 
 
-def test_a_release_in_use_is_never_pruned(host: Host) -> None:
+def test_lr_04_a_release_in_use_is_never_pruned(host: Host) -> None:
     for text in "abc":
         host.converge(text)
     name = host.texts()["a"]
