@@ -82,7 +82,8 @@ def prove(slot: str) -> list[str]:
     out, error = run(asked)
     try:
         rows = json.loads(out)
-        shown = [row["name"] for row in rows if row["name"] in ROWS]
+        names = {row["name"] for row in rows}
+        shown = [name for name in ROWS if name in names]
         failed = [f"{row['name']} ({row['found']})" for row in rows if not row["ok"]]
     except (ValueError, KeyError, TypeError):
         raise _apparmor.ApparmorError(f"slot {slot}: no session was seen: {error} [{' '.join(asked[:3])}]") from None
