@@ -43,21 +43,15 @@ options:
     type: path
     default: /bin/bash
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
-    description: Can run in check mode and return what it would change.
     support: full
   diff_mode:
     description: Shows each change; of a password only whether there is one.
     support: full
-  idempotent:
-    description: Changes nothing when run a second time.
-    support: full
   platform:
-    description: Where it runs.
-    platforms: posix
-    support: full
     details: Needs the tools of shadow (C(useradd), C(usermod)) and systemd's directories.
 notes:
   - Converges of one host wait for each other by means of a lock on C(/run/confined-slots.lock).

@@ -36,6 +36,7 @@ options:
     type: bool
     default: false
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
@@ -43,13 +44,6 @@ attributes:
     support: full
   diff_mode:
     description: Shows the profiles.
-    support: full
-  idempotent:
-    description: A second run changes nothing.
-    support: full
-  platform:
-    description: Linux with systemd.
-    platforms: posix
     support: full
 author:
   - confined.slots contributors (@confined-slots)

@@ -17,6 +17,7 @@ description:
   - Tries the same in the profile that holds what runs as a slot's account in another way.
   - Fails if anything is not as it must be. Where AppArmor is not in force nothing is started.
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
@@ -25,13 +26,6 @@ attributes:
   diff_mode:
     description: Nothing is changed, so there is nothing to show.
     support: none
-  idempotent:
-    description: Changes nothing.
-    support: full
-  platform:
-    description: Linux with systemd.
-    platforms: posix
-    support: full
 author:
   - confined.slots contributors (@confined-slots)
 seealso:

@@ -27,20 +27,13 @@ options:
     elements: dict
     default: []
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
-    description: Can run in check mode and return what it would change.
     support: full
   diff_mode:
     description: Shows which files there are, with owner and mode; never what is in them.
-    support: full
-  idempotent:
-    description: Changes nothing when run a second time.
-    support: full
-  platform:
-    description: Where it runs.
-    platforms: posix
     support: full
 seealso:
   - module: confined.slots.accounts

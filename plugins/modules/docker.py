@@ -45,6 +45,7 @@ options:
     type: int
     default: 180
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
@@ -52,13 +53,6 @@ attributes:
     support: full
   diff_mode:
     description: Shows each file and each unit.
-    support: full
-  idempotent:
-    description: A second run changes nothing.
-    support: full
-  platform:
-    description: Linux with systemd.
-    platforms: posix
     support: full
 author:
   - confined.slots contributors (@confined-slots)

@@ -30,16 +30,15 @@ options:
     type: bool
     default: false
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
-    description: Can run in check mode and return changed status prediction without modifying the host.
     support: full
     details:
       - Accounts that the accounts role would still make show as V(?) in the diff.
       - What an earlier role of the site would mend is a warning, not a failure.
   diff_mode:
-    description: Will return details on what has changed (or possibly needs changing in check mode), when in diff mode.
     support: full
 seealso:
   - module: ansible.builtin.file

@@ -36,21 +36,14 @@ options:
     choices: [compatibility, isolated, verified]
     default: isolated
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
     support: full
-    description: Predicts every change without making it.
   diff_mode:
     support: full
     description: Shows the policy as people read it. It holds no secret.
-  idempotent:
-    support: full
-    description: A second run changes nothing.
-  platform:
-    support: full
-    platforms: posix
-    description: Linux with systemd.
 author:
   - confined.slots contributors (@confined-slots)
 """

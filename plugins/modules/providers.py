@@ -20,14 +20,14 @@ description:
     removed when neither a slot's plan nor a process needs them.
 author:
   - confined.slots contributors (@confined-slots)
+extends_documentation_fragment:
+  - confined.slots.attributes
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
     support: full
     details:
       - Nothing is fetched then, so the digest of a tree that is not there yet is not known.
   diff_mode:
-    description: Returns details on what has changed (or would change in C(check_mode)) when in diff mode.
     support: full
 options:
   providers:

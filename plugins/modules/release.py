@@ -22,14 +22,14 @@ description:
   - A kill or a full disk at any point leaves the release that was current.
 author:
   - confined.slots contributors (@confined-slots)
+extends_documentation_fragment:
+  - confined.slots.attributes
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
     support: full
     details:
       - A release that the host lacks is built in a temporary directory, so that its name can be told.
   diff_mode:
-    description: Returns details on what has changed (or would change in C(check_mode)) when in diff mode.
     support: full
 options:
   state:

@@ -42,20 +42,15 @@ options:
     description: How many seconds the slot's processes have to end after they were killed.
     type: int
     default: 10
+extends_documentation_fragment:
+  - confined.slots.attributes
 attributes:
   check_mode:
-    description: Can run in check mode and return what it would change.
     support: full
   diff_mode:
     description: Shows each step.
     support: full
-  idempotent:
-    description: Changes nothing when run a second time.
-    support: full
   platform:
-    description: Where it runs.
-    platforms: posix
-    support: full
     details: Needs systemd, the tools of shadow, C(setpriv) and GNU tar.
 notes:
   - Fails with C(slot-busy), naming the processes, if some cannot be killed in time. Nothing of the slot has been

@@ -78,6 +78,8 @@ options:
   archive_source:
     description: Digest of the checks; the action plugin fills it in.
     type: str
+extends_documentation_fragment:
+  - confined.slots.attributes
 attributes:
   check_mode:
     support: full
@@ -85,13 +87,6 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to show.
-  idempotent:
-    support: full
-    description: It never changes anything.
-  platform:
-    support: full
-    platforms: posix
-    description: Linux with systemd.
 author:
   - confined.slots contributors (@confined-slots)
 """

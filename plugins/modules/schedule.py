@@ -25,6 +25,7 @@ options:
     type: str
     default: 0s
 extends_documentation_fragment:
+  - confined.slots.attributes
   - confined.slots.slots
 attributes:
   check_mode:
@@ -32,13 +33,6 @@ attributes:
     support: full
   diff_mode:
     description: Shows each file and each timer.
-    support: full
-  idempotent:
-    description: A second run changes nothing.
-    support: full
-  platform:
-    description: Linux with systemd.
-    platforms: posix
     support: full
 author:
   - confined.slots contributors (@confined-slots)
