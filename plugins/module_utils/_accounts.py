@@ -11,22 +11,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import subprocess
 import typing as t
 
 from . import _files, _layout, _ledger
 from ._declarations import Invalid, Slot
 from ._ledger import Ids, Ledger, Pool, Span
+from ._programs import Failed, run
 from ._steps import Step
 
 PASSWD, SHADOW, GROUP = "/etc/passwd", "/etc/shadow", "/etc/group"
 SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 LOCKED = "!"
-ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-
-
-class Failed(Exception):
-    """A tool of the host did not do its work; the message holds what it said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,28 +247,6 @@ def verify(slots: t.Sequence[Slot], ledger: Ledger, shell: str) -> None:
             f"{code}: {left.step.subject}: '{left.step.action}' succeeded and had no effect"
             " [see the journal for what useradd and usermod did]"
         )
-
-
-def run(command: t.Sequence[str], text: str = "") -> None:
-    """Run one of the host's tools as root in a plain environment; Failed if it does not succeed."""
-    try:
-        done = subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=ENVIRONMENT,
-            check=False,
-            timeout=300,
-        )
-    except FileNotFoundError:
-        raise Failed(f"{command[0]} is not installed [install the package that has it]") from None
-    except subprocess.TimeoutExpired:
-        raise Failed(f"`{' '.join(command)}` has not ended in 300 s [see what it waits for]") from None
-    if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise Failed(f"`{' '.join(command)}` ended with {done.returncode}: {said or 'no message'}")
 
 
 def remove_tree(path: str) -> None:

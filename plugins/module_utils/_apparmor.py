@@ -17,8 +17,8 @@ import tempfile
 import typing as t
 
 from . import _apparmor_profiles, _files, _layout
-from ._accounts import ENVIRONMENT, Failed, run
 from ._manifest import sha256
+from ._programs import ENVIRONMENT, Failed, run
 from ._steps import Step
 
 PROFILES = "/etc/apparmor.d"

@@ -13,17 +13,17 @@ import dataclasses
 import os
 import re
 import socket
-import subprocess
 import time
 import typing as t
 
 from . import _files, _layout, _userns
-from ._accounts import ENVIRONMENT, remove_tree, run
+from ._accounts import remove_tree
 from ._as_slot import as_slot
 from ._declarations import Invalid, Slot, calendar
 from ._files import Owned
 from ._host import Account
 from ._ledger import Span
+from ._programs import ask, run
 from ._steps import Step
 from ._units import UNIT, Change, File, show, states
 from ._units import apply as apply_units
@@ -350,8 +350,7 @@ def start(changes: t.Sequence[Change]) -> None:
     again = [change.step.subject for change in changes if change.step.action == "restart"]
     if on or again:
         # an operator's start is not one too many, whatever there was before; fails for a unit that has not failed
-        forgiven = ("systemctl", "reset-failed", "--", *on, *again)
-        subprocess.run(forgiven, capture_output=True, env=ENVIRONMENT, check=False)
+        ask(("systemctl", "reset-failed", "--", *on, *again))
     if on:
         run(("systemctl", "enable", "--quiet", "--now", "--", *on))
     if again:

@@ -18,9 +18,10 @@ import time
 import typing as t
 
 from . import _accounts, _files, _layout, _ledger, _units
-from ._accounts import ENVIRONMENT, Failed, remove_tree, run
+from ._accounts import remove_tree
 from ._declarations import Invalid, Slot
 from ._ledger import Ids, Ledger
+from ._programs import ENVIRONMENT, Failed, ask, run
 from ._refusals import printable
 from ._steps import Step
 
@@ -237,17 +238,7 @@ def _jobs(uid: int) -> list[str]:
 
 
 def _active_units(units: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        asked = subprocess.run(
-            ("systemctl", "is-active", "--", *units),
-            capture_output=True,
-            encoding="utf-8",
-            env=ENVIRONMENT,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise Failed("systemctl is not installed; slots are units of systemd [run this on the slot's host]") from None
-    states = asked.stdout.split()
+    states = ask(("systemctl", "is-active", "--", *units)).out.split()
     return tuple(
         unit for unit, state in zip(units, states, strict=False) if state not in ("inactive", "failed", "unknown")
     )

@@ -14,14 +14,13 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import time
 import typing as t
 
 from . import _files, _layout
-from ._accounts import ENVIRONMENT, Failed, run
 from ._declarations import Invalid, Schedule, Slot
 from ._files import Owned
+from ._programs import Done, Failed, NotInstalled, ask, run
 from ._steps import Step
 from ._units import UNIT, Change, File, states
 
@@ -162,12 +161,10 @@ def check_calendars(slots: t.Sequence[Slot]) -> None:
 
 def next_start(calendar: str) -> float | None:
     """Return when systemd would next start something at a calendar, in seconds since 1970; None if it never would."""
-    asked = ("systemd-analyze", "calendar", "--", calendar)
     try:
-        done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
-    except FileNotFoundError:
+        return read_next_start(ask(("systemd-analyze", "calendar", "--", calendar)).out)
+    except Failed:
         return None
-    return read_next_start(done.stdout)
 
 
 def read_next_start(said: str) -> float | None:
@@ -207,45 +204,32 @@ def refusal(slot: str, name: str) -> str | None:
     """Return all that a schedule's session would be refused for, by slotctl's word; None if it would start."""
     asked = (SLOTCTL, "preflight", slot, "--schedule", name, "--json")
     try:
-        done = subprocess.run(
-            asked,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=ENVIRONMENT,
-            check=False,
-            timeout=PREFLIGHT_SECONDS,
-        )
-    except FileNotFoundError:
+        done = ask(asked, seconds=PREFLIGHT_SECONDS)
+    except NotInstalled:
         return f"launcher-tampered: {SLOTCTL} is not there [run the role confined.slots.launcher first]"
-    except subprocess.TimeoutExpired:
-        return f"sandbox-unavailable: its preflight has not ended in {PREFLIGHT_SECONDS} s [{' '.join(asked[:-1])}]"
-    return read_preflight(done.returncode, done.stdout, done.stderr)
+    except Failed as failure:
+        return f"sandbox-unavailable: {failure}"
+    return read_preflight(done)
 
 
-def read_preflight(status: int, out: str, error: str) -> str | None:
+def read_preflight(done: Done) -> str | None:
     """Return what `slotctl preflight --json` found missing; whatever it did not say in so many words is missing too."""
     try:
-        if status in (0, 1):
-            found = json.loads(out)
+        if done.status in (0, 1):
+            found = json.loads(done.out)
             lacking = [f"{each['refusal']}: {each['what']}" for each in found["checks"] if each["refusal"]]
-            if found["ready"] and status == 0 and not lacking:
+            if found["ready"] and done.status == 0 and not lacking:
                 return None
-            return "; ".join(dict.fromkeys(lacking)) or f"slotctl ended with {status}"
-        words = json.loads(error.strip().split("\n")[-1])
+            return "; ".join(dict.fromkeys(lacking)) or f"slotctl ended with {done.status}"
+        words = json.loads(done.error.strip().split("\n")[-1])
         return f"{words['refusal']}: {words['what']} [{words['cure']}]"
     except (ValueError, KeyError, TypeError):
-        return f"slotctl ended with {status}: {' '.join(error.split())[-500:] or 'no message'}"
+        return f"slotctl ended with {done.status}: {done.why[-500:]}"
 
 
 def _calendar_fault(calendars: t.Sequence[str]) -> str:
-    asked = ("systemd-analyze", "calendar", "--", *calendars)
-    try:
-        done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
-    except FileNotFoundError:
-        raise Failed("systemd-analyze is not installed; it checks calendars [install the package systemd]") from None
-    return " ".join(done.stderr.split()) or "no message" if done.returncode else ""
+    done = ask(("systemd-analyze", "calendar", "--", *calendars))
+    return done.why if done.status else ""
 
 
 def _is_unit_of(slot: str, unit: str) -> bool:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import typing as t
 
 from . import _files, _layout
-from ._accounts import ENVIRONMENT, Failed, run
 from ._files import Owned
+from ._programs import Failed, ask, run
 from ._steps import Step
 
 STAMPS = "/var/lib/systemd/timers"
@@ -40,11 +39,11 @@ def show(units: t.Sequence[str], properties: t.Sequence[str]) -> dict[str, dict[
     if not units:
         return {}
     asked = ["systemctl", "show", "--timestamp=unix", f"--property=Id,{','.join(properties)}", "--", *units]
-    done = subprocess.run(asked, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False)
-    if done.returncode:
-        raise Failed(f"systemd does not say how its units are: {done.stderr.strip()} [see 'systemctl status']")
+    done = ask(asked)
+    if done.status:
+        raise Failed(f"systemd does not say how its units are: {done.why} [see 'systemctl status']")
     blocks = [
-        dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in done.stdout.split("\n\n")
+        dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in done.out.split("\n\n")
     ]
     return {block["Id"]: block for block in blocks if "Id" in block}
 
@@ -98,5 +97,5 @@ def forget(units: t.Iterable[str]) -> None:
     for unit in units:
         if unit.endswith((".service", ".timer")):
             # fails for a unit that has not failed and that systemd has already forgotten
-            subprocess.run(("systemctl", "reset-failed", "--", unit), capture_output=True, env=ENVIRONMENT, check=False)
+            ask(("systemctl", "reset-failed", "--", unit))
             _files.remove(f"{STAMPS}/stamp-{unit}")

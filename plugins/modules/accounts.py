@@ -100,6 +100,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import _accounts, _apparmor_profiles, _ledger, _steps
 from ..module_utils._declarations import Invalid, parse, slots_argument
 from ..module_utils._files import UnsafePath
+from ..module_utils._programs import Failed
 
 
 def is_in_use(number: int) -> bool:
@@ -128,7 +129,7 @@ def main() -> None:
     )
     try:
         module.exit_json(**converge(module.params, module.check_mode))
-    except (Invalid, UnsafePath, _accounts.Failed) as refused:
+    except (Invalid, UnsafePath, Failed) as refused:
         module.fail_json(msg=str(refused))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'the accounts'}: {error.strerror} [converge again once mended]")

@@ -78,9 +78,9 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _apparmor as core
 from ..module_utils import _layout, _userns
-from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid, parse, slots_argument
 from ..module_utils._files import UnsafePath
+from ..module_utils._programs import Failed
 from ..module_utils._steps import as_result
 
 

@@ -47,16 +47,14 @@ proved:
 """
 
 import json
-import subprocess
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _apparmor, _apparmor_profiles, _layout
-from ..module_utils._accounts import ENVIRONMENT
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
+from ..module_utils._programs import Failed, ask
 
-SECONDS = 300
 UNSHARE = "/usr/bin/unshare"
 ROWS = ("label", "nested-namespaces")
 
@@ -73,7 +71,7 @@ def chosen(slots: t.Iterable[Slot]) -> list[Slot]:
 def prove(slot: str) -> list[str]:
     """Return which rows of the slot's self-test speak of AppArmor; ApparmorError unless all of its rows hold."""
     asked = [f"{_layout.CURRENT}/bin/slotctl", "selftest", slot, "--no-mutations", "--json"]
-    out, error = run(asked)
+    out, error = said(asked)
     try:
         rows = json.loads(out)
         names = {row["name"] for row in rows}
@@ -91,7 +89,7 @@ def prove_account(slot: str) -> None:
     """Raise ApparmorError if the profile ACCOUNT lets a slot's account make a user namespace."""
     words = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--property=User={_layout.account(slot)}"]
     words += [f"--property=AppArmorProfile={_apparmor_profiles.ACCOUNT}", "--", UNSHARE, "--user", "/usr/bin/true"]
-    _unused, error = run(words)
+    _unused, error = said(words)
     if "Permission denied" not in error:
         what = error or "a user namespace was made"
         raise _apparmor.ApparmorError(
@@ -99,24 +97,13 @@ def prove_account(slot: str) -> None:
         )
 
 
-def run(words: list[str]) -> tuple[str, str]:
-    """Return what a program says on its two outputs."""
+def said(words: list[str]) -> tuple[str, str]:
+    """Return what a program says on its two outputs, or why there is nothing."""
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=ENVIRONMENT,
-            check=False,
-            timeout=SECONDS,
-        )
-    except FileNotFoundError:
-        return "", f"{words[0]} is not there"
-    except subprocess.TimeoutExpired:
-        return "", f"{words[0]} did not end within {SECONDS} s"
-    return done.stdout, " ".join(done.stderr.split())[-500:]
+        done = ask(words)
+    except Failed as failure:
+        return "", str(failure)
+    return done.out, done.why[-500:] if done.error else ""
 
 
 def main() -> None:

@@ -84,11 +84,11 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _docker, _layout, _ledger
-from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 from ..module_utils._files import UnsafePath, names
 from ..module_utils._host import UNKNOWN, Account
 from ..module_utils._ledger import Span
+from ..module_utils._programs import Failed
 from ..module_utils._steps import as_result
 from ..module_utils._units import Change
 

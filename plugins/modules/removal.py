@@ -92,9 +92,9 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _ledger, _removal, _steps
-from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid
 from ..module_utils._files import UnsafePath
+from ..module_utils._programs import Failed
 from ..module_utils._steps import Step
 
 

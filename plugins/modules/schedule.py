@@ -72,10 +72,10 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import _layout, _ledger, _schedules, _units
-from ..module_utils._accounts import Failed
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 from ..module_utils._files import UnsafePath
 from ..module_utils._host import UNKNOWN
+from ..module_utils._programs import Failed
 from ..module_utils._steps import as_result
 
 _DELAY = re.compile(r"(0|[1-9][0-9]{0,5})(s|min|h)\Z")

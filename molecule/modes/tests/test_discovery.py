@@ -105,7 +105,7 @@ def test_a_traced_session_has_the_very_view_of_any_other(operator: Operator, slo
     assert discover(operator, slot, script).stdout == operator.session(slot, script).stdout != ""
 
 
-def test_pl_06_a_tracer_that_is_killed_leaves_a_partial_trace_and_a_session_under_its_guards(operator: Operator) -> None:
+def test_pl_06_a_killed_tracer_leaves_a_partial_trace_and_a_session_under_its_guards(operator: Operator) -> None:
     script = f"touch begun; until test -e go; do sleep 0.1; done; cat {NARROW}"
     workspace = WORKSPACE.format("kept")
     said = operator.do(
@@ -131,7 +131,7 @@ PYTHON = "import ctypes, os; call = ctypes.CDLL(None); {}"
         ),
     ],
 )
-def test_pl_06_a_program_that_refuses_to_be_traced_makes_the_trace_partial(operator: Operator, does: str, why: str) -> None:
+def test_pl_06_what_refuses_to_be_traced_makes_the_trace_partial(operator: Operator, does: str, why: str) -> None:
     done = discover(operator, "kept", f"python3 -c {shlex.quote(PYTHON.format(does))}")
     assert done.rc == 125 and "slotctl: discovery-incomplete: " in done.stderr
     partial(operator, "kept", why)

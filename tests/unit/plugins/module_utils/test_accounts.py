@@ -8,7 +8,7 @@ import dataclasses
 import typing as t
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _accounts, _layout
+from ansible_collections.confined.slots.plugins.module_utils import _accounts, _layout, _programs
 from ansible_collections.confined.slots.plugins.module_utils._accounts import Account, Change, Found, Group, Range
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, Slot
 from ansible_collections.confined.slots.plugins.module_utils._files import ROOT_DIRECTORY, Owned
@@ -333,10 +333,10 @@ def test_the_sweep_finds_each_overlap_that_comparing_all_with_all_finds(
 
 
 def test_a_tool_that_fails_is_quoted_on_one_line() -> None:
-    with pytest.raises(_accounts.Failed, match=r"^`sh -c echo no; echo way >&2; exit 3` ended with 3: way$"):
-        _accounts.run(("sh", "-c", "echo no; echo way >&2; exit 3"))
+    with pytest.raises(_programs.Failed, match=r"^`sh -c echo no; echo way >&2; exit 3` ended with 3: way$"):
+        _programs.run(("sh", "-c", "echo no; echo way >&2; exit 3"))
 
 
 def test_an_07_tools_run_in_the_plain_locale_whatever_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "tr_TR.UTF-8")
-    _accounts.run(("sh", "-c", 'test "$LC_ALL" = C.UTF-8 && test -z "$LANG"'))
+    _programs.run(("sh", "-c", 'test "$LC_ALL" = C.UTF-8 && test -z "$LANG"'))

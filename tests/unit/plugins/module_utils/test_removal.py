@@ -12,7 +12,7 @@ import sys
 import typing as t
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _accounts, _files, _layout, _removal
+from ansible_collections.confined.slots.plugins.module_utils import _accounts, _files, _layout, _programs, _removal
 from ansible_collections.confined.slots.plugins.module_utils._accounts import Account
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid
 from ansible_collections.confined.slots.plugins.module_utils._ledger import Entry, Ids, Ledger
@@ -167,7 +167,7 @@ def test_rd_11_processes_that_do_not_end_are_slot_busy_with_their_pids(monkeypat
     monkeypatch.setattr(_removal, "processes", lambda _ids: ((4711, "stuck"),))
     monkeypatch.setattr(_removal, "_kill_all", lambda _uid: None)
     monkeypatch.setattr(_removal, "_kill", lambda _pid, _ids: None)
-    with pytest.raises(_accounts.Failed, match=r"^slot-busy: 1 processes of slot 'a-b' .* 4711 \(stuck\) \[see"):
+    with pytest.raises(_programs.Failed, match=r"^slot-busy: 1 processes of slot 'a-b' .* 4711 \(stuck\) \[see"):
         _removal._end(dataclasses.replace(WHOLE, units=()), 0.1)
 
 
@@ -219,7 +219,7 @@ def test_an_archive_that_takes_too_long_says_how_to_do_without(
     sparse: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_removal, "ARCHIVE_SECONDS", 0)
-    with pytest.raises(_accounts.Failed, match=r"nothing of it was removed.*workspaces=delete"):
+    with pytest.raises(_programs.Failed, match=r"nothing of it was removed.*workspaces=delete"):
         _removal._archive(str(sparse / "archive" / "a.tar.gz"), 20000, str(sparse), "workspaces")
     assert os.listdir(sparse / "archive") == []
 

@@ -11,7 +11,7 @@ import typing as t
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _layout, _schedules, _sessions, _units
+from ansible_collections.confined.slots.plugins.module_utils import _layout, _programs, _schedules, _sessions, _units
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid, Slot, parse
 from ansible_collections.confined.slots.plugins.module_utils._files import Owned
 from ansible_collections.confined.slots.plugins.module_utils._schedules import Found
@@ -216,7 +216,7 @@ LACKING = json.dumps(
 def test_pl_09_only_a_preflight_that_says_so_in_full_lets_a_schedule_be_switched_on(
     status: int, out: str, error: str, said: str | None
 ) -> None:
-    found = _schedules.read_preflight(status, out, error)
+    found = _schedules.read_preflight(_programs.Done(status, out, error))
     assert found is None if said is None else found is not None and found.startswith(said)
 
 

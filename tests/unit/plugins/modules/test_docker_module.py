@@ -9,10 +9,10 @@ import typing as t
 
 import pytest
 from ansible_collections.confined.slots.plugins.module_utils import _docker, _ledger
-from ansible_collections.confined.slots.plugins.module_utils._accounts import Failed
 from ansible_collections.confined.slots.plugins.module_utils._declarations import Invalid
 from ansible_collections.confined.slots.plugins.module_utils._docker import Found
 from ansible_collections.confined.slots.plugins.module_utils._host import Account
+from ansible_collections.confined.slots.plugins.module_utils._programs import Failed
 from ansible_collections.confined.slots.plugins.modules import docker
 
 SLOTS = [{"name": "coder", "network": "private", "docker": True}]
