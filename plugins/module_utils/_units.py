@@ -42,9 +42,7 @@ def show(units: t.Sequence[str], properties: t.Sequence[str]) -> dict[str, dict[
     done = ask(asked)
     if done.status:
         raise Failed(f"systemd does not say how its units are: {done.why} [see 'systemctl status']")
-    blocks = [
-        dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in done.out.split("\n\n")
-    ]
+    blocks = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in done.out.split("\n\n")]
     return {block["Id"]: block for block in blocks if "Id" in block}
 
 

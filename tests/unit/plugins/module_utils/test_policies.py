@@ -1,6 +1,6 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The module policy: modes that stay, approvals from the inventory, plans of workspaces that come and go."""
+"""A host's policies: modes that stay, approvals from the inventory, plans of workspaces that come and go."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import pathlib
 import typing as t
 
 import pytest
-from ansible_collections.confined.slots.plugins.module_utils import _approvals, _layout, _policy
+from ansible_collections.confined.slots.plugins.module_utils import _approvals, _layout, _policies, _policy
 from ansible_collections.confined.slots.plugins.module_utils._declarations import MODES, Approval, Invalid, parse
-from ansible_collections.confined.slots.plugins.modules import policy as module
 
-from ..module_utils.compiling import compiled
+from .compiling import compiled
 
 VERIFIED = compiled("verified")[0]
 
@@ -29,16 +28,18 @@ def slots_d(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
     monkeypatch.setattr(_layout, "SLOTS_D", str(tmp_path))
     (tmp_path / "coder").mkdir(mode=0o755)
     # below pytest's sticky /tmp nothing is root's alone
-    monkeypatch.setattr(module, "read", lambda path: pathlib.Path(path).read_bytes() if os.path.exists(path) else None)
-    monkeypatch.setattr(module, "look", lambda path: os.path.lexists(path) or None)
-    monkeypatch.setattr(module, "names", os.listdir)
+    monkeypatch.setattr(
+        _policies, "read", lambda path: pathlib.Path(path).read_bytes() if os.path.exists(path) else None
+    )
+    monkeypatch.setattr(_policies, "look", lambda path: os.path.lexists(path) or None)
+    monkeypatch.setattr(_policies, "names", os.listdir)
     return tmp_path / "coder"
 
 
 def kept(default: str = "isolated") -> str:
     """Return the mode that a slot which declares none gets."""
     (slot,) = parse([{"name": "coder"}])
-    return module.kept_mode(slot, default)
+    return _policies.kept_mode(slot, default)
 
 
 @pytest.mark.parametrize("default", MODES)
@@ -81,18 +82,18 @@ def of_inventory(fingerprint: str) -> _policy.Policy:
 def test_an_approval_in_the_inventory_is_kept_with_the_policy_it_is_of() -> None:
     policy = of_inventory(VERIFIED.fingerprint())
     assert policy.fingerprint() == VERIFIED.fingerprint(), "the approval is no part of what is approved"
-    ((path, content, owned),) = module.approval_of(policy)
+    ((path, content, owned),) = _policies.approval_of(policy)
     found = _approvals.of_bytes(content)
     assert (path, str(owned)) == (_layout.approval("coder"), f"0:{policy.account.gid} 0640")
     assert (found.by, found.on, found.evidence) == ("alice", "2026-11-29", {"source": "inventory"})
     assert _approvals.check({**policy.as_dict(), "fingerprint": policy.approved}, found)
-    assert module.unapproved(policy) is None
+    assert _policies.unapproved(policy) is None
 
 
 def test_an_approval_in_the_inventory_of_another_policy_is_not_kept_and_said() -> None:
     policy = of_inventory("sha256:" + "0" * 64)
-    assert list(module.approval_of(policy)) == []
-    words = module.unapproved(policy)
+    assert list(_policies.approval_of(policy)) == []
+    words = _policies.unapproved(policy)
     assert words is not None and "its approval in the inventory is of sha256:0000" in words
     assert words.endswith(f"the policy now is {VERIFIED.fingerprint()}")
 
@@ -101,18 +102,18 @@ def test_what_needs_no_approval_takes_none_from_the_inventory() -> None:
     isolated = compiled("isolated")[0]
     approval = Approval("alice", "2026-11-29", isolated.fingerprint())
     policy = dataclasses.replace(isolated, slot=dataclasses.replace(isolated.slot, approval=approval))
-    assert list(module.approval_of(policy)) == [] and module.unapproved(policy) is None
+    assert list(_policies.approval_of(policy)) == [] and _policies.unapproved(policy) is None
 
 
 def test_the_plan_of_a_workspace_that_is_no_longer_narrower_goes(slots_d: pathlib.Path) -> None:
     for name in ("plan", "policy.json", "approval", "plan-tight", "plan-gone"):
         (slots_d / name).touch()
     tight: list[t.Any] = ["main", {"name": "tight", "read_only": True}]
-    assert module.stale(compiled("isolated", workspaces=tight)) == [str(slots_d / "plan-gone")]
-    assert sorted(module.stale(compiled("isolated"))) == [str(slots_d / "plan-gone"), str(slots_d / "plan-tight")]
+    assert _policies.stale(compiled("isolated", workspaces=tight)) == [str(slots_d / "plan-gone")]
+    assert sorted(_policies.stale(compiled("isolated"))) == [str(slots_d / "plan-gone"), str(slots_d / "plan-tight")]
 
 
 def test_the_plan_is_written_last_and_a_diff_shows_no_approval() -> None:
-    paths = [path for path, _content, _owned in module.files_of(of_inventory(VERIFIED.fingerprint()))]
+    paths = [path for path, _content, _owned in _policies.files_of(of_inventory(VERIFIED.fingerprint()))]
     assert paths[-2:] == [_layout.approval("coder"), _layout.plan("coder")]
-    assert module.as_text(_layout.approval("coder"), b"who and what") == "(made from policy.json)"
+    assert _policies.as_text(_layout.approval("coder"), b"who and what") == "(made from policy.json)"
