@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import pathlib
@@ -18,7 +19,7 @@ import types
 import typing as t
 
 from machine import BROWSER_PROGRAMS, GUEST_PROGRAMS, HOST_PROGRAMS, PROGRAMS, SYSTEM_PATH, Machine
-from steps import Failed, LeftOut, Log, Missing, Step, Workbench, say
+from steps import Failed, Log, Missing, Step, Workbench, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -44,8 +45,6 @@ IMAGES = "images of the test hosts"
 BROWSER = "a browser and axe-core"
 DISK = "disk of the test guest"
 VM = "vm"  # the scenario that has a guest of its own
-LONG = ("docker", "health")  # the scenarios that take longest
-PROCESSORS = 4  # with fewer, and with software emulation, all tests take more than an hour
 
 
 def environment() -> dict[str, str]:
@@ -113,24 +112,13 @@ def hosts(*suites: str) -> list[Step]:
     ]
 
 
-def guest(*needs: str) -> list[Step]:
-    """Return the steps after which the test guest can be booted; needs are titles of steps before them."""
+def guest() -> list[Step]:
+    """Return the steps after which the test guest can be booted."""
     packages = "packages of the test guest"
     return [
-        Step(packages, lambda log: machine.install(log, GUEST_PROGRAMS), needs=needs),
+        Step(packages, lambda log: machine.install(log, GUEST_PROGRAMS)),
         Step(DISK, guest_disk, needs=(packages,)),
     ]
-
-
-def room_for_guest(_log: Log) -> None:
-    """Leave the guest and the longest scenarios out of a run of everything that would take more than an hour."""
-    if (os.cpu_count() or 1) < PROCESSORS:
-        raise LeftOut(
-            f"{os.cpu_count()} processors are too few for the longest tests beside all others [make molecule test-vm]"
-        )
-
-
-ROOM = Step("processors for the longest tests", room_for_guest)
 
 
 def guest_disk(log: Log) -> None:
@@ -296,15 +284,11 @@ def scenarios() -> list[str]:
     return sorted(found, key=lambda name: name != "default")
 
 
-def molecule(*room: Step) -> list[Step]:
+def molecule() -> list[Step]:
     """Return one step for each scenario, all on the same hosts."""
     boot = "boot of the test hosts"
-    steps = [*room, Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
-    extra = tuple(step.title for step in room)
-    for name in scenarios():
-        if name != VM:
-            steps.append(scenario(name, (boot, *(extra if name in LONG else ())), "--destroy=never"))
-    return steps
+    steps = [Step(boot, command("molecule", "create"), needs=(VENV, IMAGES))]
+    return steps + [scenario(name, (boot,), "--destroy=never") for name in scenarios() if name != VM]
 
 
 def vm() -> list[Step]:
@@ -386,14 +370,15 @@ COMMANDS: dict[str, tuple[str, t.Callable[[], list[Step]]]] = {
         "run every test",
         lambda: (
             setup()
+            + guest()
+            # emulated, it takes one processor's time and much patience
+            + [dataclasses.replace(step, beside=True) for step in vm()]
             + lint()
             + unit()
             + sanity()
             + browser()
             + hosts(*SUITES)
-            + molecule(ROOM)
-            + guest(ROOM.title)
-            + vm()
+            + molecule()
         ),
     ),
     "test-vm": ("run the tests that need a kernel of their own, in a guest", lambda: setup() + guest() + vm()),

@@ -1,9 +1,13 @@
 # Copyright: confined.slots contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Named steps, run one after the other: a line each on the terminal, everything they say in a log file of their own."""
+"""Named steps, run one after the other: a line each on the terminal, everything they say in a log file of their own.
+
+A step that is marked so goes on beside those that follow it; its line comes when all others are done.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -28,8 +32,8 @@ class Missing(Exception):
     """A step that cannot run on this machine; the message names what is missing."""
 
 
-class LeftOut(Exception):
-    """A step that would take too long on this machine; the message says why, and which command runs it by itself."""
+# What runs now, by any step's log.
+_children: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclasses.dataclass
@@ -67,6 +71,7 @@ class Log:
                 )
             except FileNotFoundError as error:
                 raise Failed(f"{argv[0]} is not installed") from error
+            _children.add(child)
             try:
                 return child.wait(LIMIT_SECONDS)
             except subprocess.TimeoutExpired as error:
@@ -75,6 +80,8 @@ class Log:
             except BaseException:
                 end_group(child)
                 raise
+            finally:
+                _children.discard(child)
 
     def text(self) -> str:
         """Return all that the log holds."""
@@ -116,6 +123,7 @@ class Step:
     needs: tuple[str, ...] = ()
     counted: bool = False
     junit: pathlib.Path | None = None
+    beside: bool = False
 
 
 @dataclasses.dataclass
@@ -129,6 +137,8 @@ class Outcome:
     failed: int = 0
     counted_tests: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
+    tail: list[str] = dataclasses.field(default_factory=list)
+    log: pathlib.Path | None = None
 
 
 def counts(path: pathlib.Path) -> tuple[int, int, list[str]]:
@@ -161,51 +171,66 @@ class Workbench:
     def perform(self, steps: t.Sequence[Step]) -> bool:
         """Run the steps whose needs are met, say whether none failed; where nothing is tested, stop at a failure."""
         tests = any(step.counted or step.junit for step in steps)
-        for number, step in enumerate(steps, 1):
-            self.outcomes.append(self._perform(step, number, len(steps)))
-            if self.outcomes[-1].result == "failed" and not tests:
-                return False
+        beside: list[tuple[str, concurrent.futures.Future[Outcome]]] = []
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            try:
+                for number, step in enumerate(steps, 1):
+                    line = f"{number:3}/{len(steps)}  {step.title} {'.' * (WIDTH - len(step.title))} "
+                    if step.beside:
+                        say(f"{line}goes on beside what follows")
+                        beside.append((line, threads.submit(self._do, step, number)))
+                        continue
+                    say(line, end="")
+                    self._tell(self._do(step, number))
+                    if self.outcomes[-1].result == "failed" and not tests:
+                        return False
+                for line, outcome in beside:
+                    say(line, end="")
+                    self._tell(outcome.result())
+            except BaseException:
+                for child in [*_children]:
+                    end_group(child)
+                raise
         return not any(outcome.result == "failed" for outcome in self.outcomes)
 
-    def _perform(self, step: Step, number: int, total: int) -> Outcome:
+    def _do(self, step: Step, number: int) -> Outcome:
         name = re.sub(r"[^a-z0-9]+", "-", step.title.lower()).strip("-")
         log = Log(self.logs / f"{number:02}-{name}.log", self.environment)
-        say(f"{number:3}/{total}  {step.title} {'.' * (WIDTH - len(step.title))} ", end="")
         started = time.monotonic()
         outcome = Outcome(step, "ok")
-        tail: list[str] = []
         try:
             self._require(step)
             step.action(log)
         except Missing as missing:
             outcome.result = "failed" if self.strict else "skipped"
             outcome.reasons.append(str(missing))
-        except LeftOut as why:
-            outcome.result = "skipped"
-            outcome.reasons.append(str(why))
         except Failed as failure:
             outcome.result = "failed"
             outcome.reasons.append(str(failure))
-            tail = log.cause()
+            outcome.tail = log.cause()
         outcome.seconds = time.monotonic() - started
+        outcome.log = log.path if log.path.exists() else None
         self._count(outcome)
+        return outcome
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
         tests = f"  {outcome.passed} passed, {outcome.failed} failed" if outcome.counted_tests else ""
         say(f"{outcome.result if outcome.result != 'failed' else 'FAILED'}  {outcome.seconds:.1f} s{tests}")
         if outcome.result != "ok":
-            for line in tail:
+            for line in outcome.tail:
                 say(f"        | {line}")
             for reason in outcome.reasons[:1]:
                 say(f"        {reason}")
-            if log.path.exists():
-                say(f"        log: {log.path}")
-        return outcome
+            if outcome.log:
+                say(f"        log: {outcome.log}")
 
     def _require(self, step: Step) -> None:
         for outcome in self.outcomes:
             if outcome.step.title in step.needs and outcome.result != "ok":
                 if outcome.result == "failed":
                     raise Failed(f"not run, since '{outcome.step.title}' failed")
-                raise LeftOut(outcome.reasons[0])
+                raise Missing(outcome.reasons[0])
 
     def _count(self, outcome: Outcome) -> None:
         junit = outcome.step.junit
