@@ -99,6 +99,11 @@ def replanned(*words: str) -> tuple[str, str]:
     return changed(PLAN, python(REPLAN, *words))
 
 
+def both(one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
+    """Return the commands that break two things, and that mend them."""
+    return f"{one[0]}; {other[0]}", f"{other[1]}; {one[1]}"
+
+
 def mounted(path: str, options: str, use: str) -> tuple[str, str]:
     """Return the commands that mount 8 MiB of memory at a place and use it, and that take it away."""
     return f"mount -t tmpfs -o {options},size=8m tmpfs {path}; {use}", f"umount {path}"
@@ -162,6 +167,8 @@ QUOTA = (
     "mount -t tmpfs -o usrquota tmpfs /mnt 2> /dev/null && umount /mnt"
     " || { echo a kernel with quotas on tmpfs; exit 1; }"
 )
+SCOPED = 'python3 -c "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < 6)"'
+LISTENS = (listening("listens", 'chr(0) + "helper"', "grep -q @helper /proc/net/unix"), "systemctl stop listens")
 CONTROLLERS = """
 if grep -q memory /sys/fs/cgroup/cgroup.controllers; then echo > /run/controllers
 else echo cpuset cpu io memory pids > /run/controllers; fi
@@ -316,9 +323,19 @@ TABLE = (
     Row(
         "abstract-sockets",
         "patient",
-        (listening("listens", 'chr(0) + "helper"', "grep -q @helper /proc/net/unix"), "systemctl stop listens"),
+        LISTENS,
         state="warn",
         also={("*", "abstract-sockets"): "warn"},
+        needs=f"! {SCOPED} || {{ echo a kernel without the scope of Landlock; exit 1; }}",
+    ),
+    Row(
+        "abstract-sockets",
+        "patient",
+        both(LISTENS, replanned("drop", "landlock", "3")),
+        state="warn",
+        also=of_patient("critical", "explain"),
+        needs=f"{SCOPED} || {{ echo a kernel with the scope of Landlock; exit 1; }}",
+        case="no longer held off by Landlock",
     ),
     Row(
         "limits",

@@ -130,6 +130,8 @@ def abstract_sockets(context: Context) -> Outcome:
     """ES-04: on the host's network a session reaches abstract sockets, whoever listens there."""
     if context.policy["network"] != "host":
         raise DoesNotApply("its network is its own")
+    if values(context.slot.records, "landlock"):
+        raise DoesNotApply("Landlock's scope keeps its sessions from them")
     expected = "no abstract socket listens on the host's network"
     found = context.host.listeners
     if found:
