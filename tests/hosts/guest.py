@@ -43,7 +43,7 @@ BOOT_SECONDS = 420
 TRIAL_SECONDS = 5
 END_SECONDS = 20
 
-PACKAGES = f"{hosts.PACKAGES} libpam-systemd linux-image-cloud-amd64 udev"
+PACKAGES = f"{hosts.PACKAGES} e2fsprogs libpam-systemd linux-image-cloud-amd64 udev"
 MASKED = f"{hosts.MASKED} man-db.timer e2scrub_reap.service fstrim.timer"
 NETWORK = "[Match]\\nName=en*\\n[Network]\\nDHCP=yes\\n"
 # Loaded by the initrd: the root file system's driver and the disk's.

@@ -162,7 +162,7 @@ class Row:
 
 
 APPARMOR = "grep -q Y /sys/module/apparmor/parameters/enabled || { echo a kernel with AppArmor; exit 1; }"
-DOCKER = "echo slots with a Docker daemon; exit 1"
+DOCKER = "echo slots with a Docker daemon, which the guest of the scenario vm has; exit 1"
 QUOTA = (
     "mount -t tmpfs -o usrquota tmpfs /mnt 2> /dev/null && umount /mnt"
     " || { echo a kernel with quotas on tmpfs; exit 1; }"

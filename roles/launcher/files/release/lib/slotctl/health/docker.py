@@ -20,6 +20,8 @@ SECONDS = 3.0
 MOST_ANSWER = 1 << 20
 # What a container could be given of the daemon's view must not hold these.
 SECRETS = (_layout.ETC, _layout.LOG, "/root", "/home", "/etc/shadow", "/run/docker.sock", "/run/dbus", "/run/systemd")
+# PID 1's own, and empty: the way by which it could mount something later.
+PROPAGATED = "/run/systemd/incoming"
 
 
 def daemon(context: Context) -> Outcome:
@@ -76,18 +78,20 @@ def secrets(context: Context) -> Outcome:
         return critical("the daemon sees the whole host", expected, CONVERGE)
     homes = (f"{_layout.state(context.name)}/{name}" for name in ("home", "homes", "states", "kept"))
     others = (_layout.state(name) for name in context.host.slots if name != context.name)
-    seen = [path for path in (*SECRETS, *homes, *others) if _holds_anything(f"{root}{path}")]
+    seen = [path for path in (*SECRETS, *homes, *others) if _holds_anything(root, path)]
     if seen:
         return critical(f"it sees {', '.join(seen[:5])}", expected, CONVERGE)
     return ok("it does not", expected)
 
 
-def _holds_anything(path: str) -> bool:
+def _holds_anything(root: str, path: str) -> bool:
     """Return whether a file is there, or a directory with something in it; an empty one shows nothing."""
     try:
-        return bool(os.listdir(path)) if os.path.isdir(path) else os.path.lexists(path)
+        return any(f"{path}/{name}" != PROPAGATED for name in os.listdir(f"{root}{path}"))
     except FileNotFoundError:
         return False
+    except NotADirectoryError:
+        return True
 
 
 def _check_applies(context: Context) -> None:
