@@ -18,7 +18,7 @@ from confined_slots._health import CouldNot, DoesNotApply, ok
 from confined_slots._manifest import Untrusted
 from confined_slots._refusals import Refusal
 from slotctl import health, report
-from slotctl.health import confinement, context, files, limits, logs, policy, runner, sessions
+from slotctl.health import confinement, context, docker, files, limits, logs, policy, runner, sessions
 
 HOST = context.Host(context.Options(), ("coder",))
 
@@ -182,6 +182,24 @@ def test_es_04_listening_abstract_sockets_are_found_by_the_kernels_table(tmp_pat
         "garbage\n"
     )
     assert confinement.listeners(str(tmp_path / "unix")) == ["@helper with blanks"]
+
+
+@pytest.mark.parametrize(
+    ("there", "holds"),
+    [
+        pytest.param([], False, id="an empty directory"),
+        pytest.param(["incoming"], False, id="the empty one by which PID 1 could mount"),
+        pytest.param(["incoming", "private"], True, id="PID 1's socket beside it"),
+    ],
+)
+def test_what_a_daemon_sees_is_what_is_there(tmp_path: pathlib.Path, there: list[str], holds: bool) -> None:
+    seen = tmp_path / "run/systemd"
+    seen.mkdir(parents=True)
+    for name in there:
+        (seen / name).touch()
+    assert docker._holds_anything(str(tmp_path), "/run/systemd") is holds
+    assert not docker._holds_anything(str(tmp_path), "/run/docker.sock")
+    assert docker._holds_anything(str(tmp_path), "/run/systemd/private") is ("private" in there)
 
 
 @pytest.mark.parametrize(("rules", "size"), [(b"a {\n  maxsize 16M\n}", 16 << 20), (b"maxsize 5", 5)])
