@@ -8,12 +8,12 @@ import os
 
 SYS = "/proc/sys"
 CLONE = "kernel/unprivileged_userns_clone"
-MOST = "user/max_user_namespaces"
+MOST = {kind: f"user/max_{kind}_namespaces" for kind in ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")}
 RESTRICTED = "kernel/apparmor_restrict_unprivileged_userns"
 UNCONFINED = "kernel/apparmor_restrict_unprivileged_unconfined"
-ALL = (CLONE, MOST, RESTRICTED, UNCONFINED)
+ALL = (CLONE, *MOST.values(), RESTRICTED, UNCONFINED)
 
-# A sandbox makes two, one within the other; fewer than this leaves no room for a second session.
+# A session makes one or two of each kind; fewer than this leaves no room for the sessions of a slot.
 FEWEST = 16
 
 
@@ -37,10 +37,10 @@ def obstacles(found: dict[str, int], *, profiles: bool) -> list[str]:
             f"{_dotted(CLONE)} is 0: only root may make user namespaces, AppArmor cannot except anybody, and slots"
             " cannot run on such a host [decide whether this host is for slots, and set it to 1 where it was set to 0]"
         )
-    if found.get(MOST, FEWEST) < FEWEST:
-        words.append(
-            f"{_dotted(MOST)} is {found[MOST]}: each session needs two [raise it to at least {FEWEST} where it was set]"
-        )
+    for name in MOST.values():
+        if found.get(name, FEWEST) < FEWEST:
+            cure = f"raise it to at least {FEWEST} where it was set"
+            words.append(f"{_dotted(name)} is {found[name]}: each session needs one or two [{cure}]")
     if found.get(RESTRICTED, 0) and not profiles:
         words.append(
             f"{_dotted(RESTRICTED)} is 1: only what an AppArmor profile allows may make user namespaces, and no profile"

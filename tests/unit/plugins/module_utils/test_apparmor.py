@@ -185,9 +185,9 @@ def test_user_managers_are_held_where_asked_and_let_go_where_not() -> None:
     ("found", "profiles", "named"),
     [
         pytest.param({}, False, [], id="a-kernel-that-has-none"),
-        pytest.param({_userns.CLONE: 1, _userns.MOST: 63000, _userns.RESTRICTED: 0}, False, [], id="debian"),
+        pytest.param({_userns.CLONE: 1, _userns.MOST["user"]: 63000, _userns.RESTRICTED: 0}, False, [], id="debian"),
         pytest.param({_userns.CLONE: 0}, True, ["kernel.unprivileged_userns_clone"], id="hardened"),
-        pytest.param({_userns.MOST: 0}, True, ["user.max_user_namespaces"], id="none-allowed"),
+        pytest.param({_userns.MOST["user"]: 0}, True, ["user.max_user_namespaces"], id="none-allowed"),
         pytest.param({_userns.RESTRICTED: 1}, True, [], id="ubuntu-with-the-profiles"),
         pytest.param(
             {_userns.RESTRICTED: 1}, False, ["kernel.apparmor_restrict_unprivileged_userns"], id="bw-01-ubuntu-without"
@@ -204,5 +204,5 @@ def test_settings_that_keep_slots_from_running_are_named(
 
 def test_settings_are_read_as_the_kernel_has_them(tmp_path: pathlib.Path) -> None:
     (tmp_path / "user").mkdir()
-    (tmp_path / _userns.MOST).write_text("128\n", encoding="ascii")
-    assert _userns.read(str(tmp_path)) == {_userns.MOST: 128}
+    (tmp_path / _userns.MOST["user"]).write_text("128\n", encoding="ascii")
+    assert _userns.read(str(tmp_path)) == {_userns.MOST["user"]: 128}

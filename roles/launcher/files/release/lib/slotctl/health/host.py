@@ -11,57 +11,27 @@ import typing as t
 
 from confined_slots import _accounts, _files, _layout, _permissions, _userns
 from confined_slots._health import CouldNot, Outcome, critical, ok, warn
-from confined_slots._refusals import printable
 
 from ..slots import CONVERGE
+from .apparmor import loaded
 from .context import Check, Context
 
-PROC_SYS = "/proc/sys"
 CGROUPS = "/sys/fs/cgroup"
 CONTROLLERS = ("cpu", "memory", "pids")
-LEAST_NAMESPACES = 1000
-NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 NEWIDMAP = {"/usr/bin/newuidmap": 7, "/usr/bin/newgidmap": 6}  # the capability that each needs: CAP_SETUID, CAP_SETGID
-_ALL_SETTINGS = (_userns.CLONE, _userns.RESTRICTED)
 
 
 def sysctls(_context: Context) -> Outcome:
-    """Return which settings of the kernel keep namespaces from being made, or undo what slots rely on."""
+    """Return which settings of the kernel keep namespaces from being made."""
+    found = _userns.read()
+    if unread := sorted(set(_userns.MOST.values()) - set(found)):
+        raise CouldNot(f"{_userns.SYS}/{unread[0]} cannot be read")
     expected = "no setting of the kernel keeps an account from making namespaces"
-    bad = [f"{name.replace('/', '.')} is {found}" for name, found in _conflicting()]
+    bad = _userns.obstacles(found, profiles=bool(loaded()))
     if bad:
         cure = "see who sets it: grep -rs the name in /etc/sysctl.conf /etc/sysctl.d /usr/lib/sysctl.d"
         return critical("; ".join(bad), expected, cure)
-    return ok(f"{len(NAMESPACES) + len(_ALL_SETTINGS)} settings looked at", expected)
-
-
-def _conflicting() -> t.Iterator[tuple[str, str]]:
-    for kind in NAMESPACES:
-        name = f"user/max_{kind}_namespaces"
-        found = setting(name)
-        if found is None or not found.isdigit():
-            raise CouldNot(f"{PROC_SYS}/{name} cannot be read")
-        if int(found) < LEAST_NAMESPACES:
-            yield name, f"{found}, less than {LEAST_NAMESPACES}"
-    if setting(_userns.CLONE) == "0":
-        yield _userns.CLONE, "0"
-    if setting(_userns.RESTRICTED) == "1" and not _permits_namespaces():
-        yield _userns.RESTRICTED, "1, and no AppArmor profile of confined.slots is loaded that permits them"
-
-
-def _permits_namespaces() -> bool:
-    from .apparmor import loaded
-
-    return bool(loaded())
-
-
-def setting(name: str) -> str | None:
-    """Return a setting of the kernel, None if this kernel does not have it."""
-    try:
-        with open(f"{PROC_SYS}/{name}", encoding="ascii", errors="replace") as file:
-            return printable(file.read(100).strip())
-    except FileNotFoundError:
-        return None
+    return ok(f"{len(found)} settings looked at", expected)
 
 
 def control_groups(_context: Context) -> Outcome:
