@@ -77,9 +77,14 @@ def active(features: str = FEATURES) -> bool:
     return os.path.isdir(features)
 
 
+def modes(loaded: str = LOADED) -> dict[str, str]:
+    """Return the mode (enforce, complain, unconfined, …) of each profile that the kernel has, by name."""
+    return {_word(entry, "name"): _word(entry, "mode") for entry in _entries(loaded)}
+
+
 def is_loaded(name: str, loaded: str = LOADED) -> bool:
     """Return whether the kernel has a profile of this name, in enforce mode."""
-    return any(_word(entry, "name") == name and _word(entry, "mode") == "enforce" for entry in _entries(loaded))
+    return modes(loaded).get(name) == "enforce"
 
 
 def find(root: str = "") -> Found:

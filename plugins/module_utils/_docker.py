@@ -16,7 +16,7 @@ import socket
 import time
 import typing as t
 
-from . import _files, _layout, _userns
+from . import _apparmor, _files, _layout, _userns
 from ._accounts import remove_tree
 from ._as_slot import as_slot
 from ._declarations import Invalid, Slot, calendar
@@ -41,7 +41,6 @@ PROGRAMS = (
     ("/usr/bin/rootlesskit", "rootlesskit"),
     ("/usr/bin/slirp4netns", "slirp4netns"),
 )
-PROFILES = "/sys/kernel/security/apparmor/profiles"
 # The units with which the distribution's packages start a daemon of root's as soon as they are installed.
 ROOTFUL = ("containerd.service", "docker.socket", "docker.service")
 UNIT_DIRECTORIES = (_layout.UNITS, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
@@ -370,20 +369,12 @@ def silent(accounts: t.Mapping[str, Account], seconds: float) -> list[str]:
 def lacks() -> list[str]:
     """Return what this host lacks for rootless daemons (`missing`)."""
     present = {path for path, _package in PROGRAMS if os.access(path, os.X_OK)}
-    return missing(present, restricted=_userns.read().get(_userns.RESTRICTED) == 1, profiles=_text(PROFILES))
+    return missing(present, restricted=_userns.read().get(_userns.RESTRICTED) == 1, profiles=_apparmor.modes())
 
 
 def present_units() -> set[str]:
     """Return those of ROOTFUL that this host has, and so may be in use."""
     return {unit for unit in ROOTFUL if any(os.path.lexists(f"{place}/{unit}") for place in UNIT_DIRECTORIES)}
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:  # kernels without AppArmor have neither
-        return ""
 
 
 def held(present: t.Container[str]) -> t.Iterator[Change]:
@@ -416,13 +407,13 @@ def hold(unit: str) -> str:
     return f"{_layout.UNITS}/{unit}.d/{HOLD}"
 
 
-def missing(present: t.Container[str], *, restricted: bool, profiles: str) -> list[str]:
+def missing(present: t.Container[str], *, restricted: bool, profiles: t.Container[str]) -> list[str]:
     """Return what a host lacks for rootless daemons, a sentence each with its cure.
 
-    restricted and profiles are whether AppArmor restricts user namespaces, and the profiles that are loaded.
+    restricted and profiles are whether AppArmor restricts user namespaces, and the names of the loaded profiles.
     """
     found = [f"{path} is not there [install the package {name}]" for path, name in PROGRAMS if path not in present]
-    if restricted and not re.search(r"^rootlesskit ", profiles, re.MULTILINE):
+    if restricted and "rootlesskit" not in profiles:
         found.append(
             "rootlesskit-not-permitted: this kernel restricts user namespaces, and no AppArmor profile 'rootlesskit' is"
             " loaded [load the one of the package apparmor: apparmor_parser -r /etc/apparmor.d/rootlesskit]"

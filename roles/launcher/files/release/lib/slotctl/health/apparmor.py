@@ -12,22 +12,13 @@ from confined_slots._refusals import printable
 from .confinement import PROFILE, SECONDS
 from .context import CONVERGE, Check, Context
 
-PROFILES = "/sys/kernel/security/apparmor/profiles"
 WANTED = (_apparmor_profiles.LAUNCHER, _apparmor_profiles.SLOTCTL, _apparmor_profiles.BWRAP, _apparmor_profiles.PAYLOAD)
 CURE = "run the role confined.slots.apparmor; then 'aa-status' shows them"
 
 
 def loaded() -> dict[str, str]:
-    """Return the mode (enforce, complain, …) of each loaded profile of confined.slots; CouldNot if none can be read."""
-    if not _apparmor.active():
-        return {}
-    try:
-        with open(PROFILES, encoding="utf-8", errors="replace") as file:
-            lines = file.read(1 << 22).splitlines()
-    except OSError as error:
-        raise CouldNot(f"{PROFILES}: {error.strerror}") from None
-    found = dict(line.rpartition(" (")[::2] for line in lines)
-    return {name: mode.rstrip(")") for name, mode in found.items() if name.startswith("confined-slots-")}
+    """Return the mode of each profile of confined.slots that the kernel has."""
+    return {name: mode for name, mode in _apparmor.modes().items() if name in _apparmor_profiles.ALL}
 
 
 def profiles(_context: Context) -> Outcome:
