@@ -44,7 +44,8 @@ DOCKER = "docker"
 IMAGES = "images of the test hosts"
 BROWSER = "a browser and axe-core"
 DISK = "disk of the test guest"
-VM = "vm"  # the scenario that has a guest of its own
+VM = "vm"  # the scenario that has a guest of its own, and a memory of its own, since it runs beside the others
+VM_MEMORY = BUILD / "molecule-vm"
 
 
 def environment() -> dict[str, str]:
@@ -293,12 +294,12 @@ def molecule() -> list[Step]:
 
 def vm() -> list[Step]:
     """Return the step of the scenario with a guest of its own, which it boots and removes."""
-    return [scenario(VM, (DISK,), "--destroy=always")]
+    return [scenario(VM, (DISK,), "--destroy=always", MOLECULE_EPHEMERAL_DIRECTORY=str(VM_MEMORY))]
 
 
-def scenario(name: str, needs: tuple[str, ...], *options: str) -> Step:
+def scenario(name: str, needs: tuple[str, ...], *options: str, **environment: str) -> Step:
     """Return the step of one scenario."""
-    test = command("molecule", "test", f"--scenario-name={name}", *options, "--no-report")
+    test = command("molecule", "test", f"--scenario-name={name}", *options, "--no-report", **environment)
     return Step(f"molecule {name}", test, needs=(VENV, *needs), counted=True, junit=RESULTS / f"molecule-{name}.xml")
 
 
@@ -403,7 +404,8 @@ def remove_hosts(environment: dict[str, str]) -> None:
         remove = [*GUEST, "remove", "--state", str(BUILD / "guest")]
         subprocess.run(remove, stdin=subprocess.DEVNULL, env=environment, check=False)
     # Molecule's memory of having created them.
-    shutil.rmtree(BUILD / "molecule", ignore_errors=True)
+    for memory in (BUILD / "molecule", VM_MEMORY):
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 def clean() -> int:
