@@ -45,7 +45,7 @@ IMAGES = "images of the test hosts"
 BROWSER = "a browser and axe-core"
 DISK = "disk of the test guest"
 VM = "vm"  # the scenario that has a guest of its own, and a memory of its own, since it runs beside the others
-VM_MEMORY = BUILD / "molecule-vm"
+MEMORY, VM_MEMORY = BUILD / "molecule", BUILD / "molecule-vm"
 
 
 def environment() -> dict[str, str]:
@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
         "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false",
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_INJECT_FACT_VARS": "false",
-        "MOLECULE_EPHEMERAL_DIRECTORY": str(BUILD / "molecule"),
+        "MOLECULE_EPHEMERAL_DIRECTORY": str(MEMORY),
         "MOLECULE_COMMAND_BORDERS": "0",
     }
 
@@ -294,12 +294,13 @@ def molecule() -> list[Step]:
 
 def vm() -> list[Step]:
     """Return the step of the scenario with a guest of its own, which it boots and removes."""
-    return [scenario(VM, (DISK,), "--destroy=always", MOLECULE_EPHEMERAL_DIRECTORY=str(VM_MEMORY))]
+    return [scenario(VM, (DISK,), "--destroy=always", memory=VM_MEMORY)]
 
 
-def scenario(name: str, needs: tuple[str, ...], *options: str, **environment: str) -> Step:
+def scenario(name: str, needs: tuple[str, ...], *options: str, memory: pathlib.Path = MEMORY) -> Step:
     """Return the step of one scenario."""
-    test = command("molecule", "test", f"--scenario-name={name}", *options, "--no-report", **environment)
+    words = ("molecule", "test", f"--scenario-name={name}", *options, "--no-report")
+    test = command(*words, MOLECULE_EPHEMERAL_DIRECTORY=str(memory))
     return Step(f"molecule {name}", test, needs=(VENV, *needs), counted=True, junit=RESULTS / f"molecule-{name}.xml")
 
 
@@ -404,7 +405,7 @@ def remove_hosts(environment: dict[str, str]) -> None:
         remove = [*GUEST, "remove", "--state", str(BUILD / "guest")]
         subprocess.run(remove, stdin=subprocess.DEVNULL, env=environment, check=False)
     # Molecule's memory of having created them.
-    for memory in (BUILD / "molecule", VM_MEMORY):
+    for memory in (MEMORY, VM_MEMORY):
         shutil.rmtree(memory, ignore_errors=True)
 
 
