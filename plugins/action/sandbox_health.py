@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ..filter.without_secrets import without_secrets
 from ..plugin_utils import image
 from ..plugin_utils.sending import Sending
 
@@ -20,6 +21,9 @@ class ActionModule(Sending):
         """Return the module's result."""
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
+        if isinstance(arguments.get("declared"), list):
+            # nothing that is compared needs a secret, so none goes to the host
+            arguments["declared"] = without_secrets(arguments["declared"])
         try:
             with image.mending(None):
                 own = image.collect()

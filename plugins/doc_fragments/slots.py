@@ -80,12 +80,12 @@ options:
         description:
           - What the slot reaches over the network.
           - V(private) is a network of the session's own with a way to the internet and none to the host's loopback.
-          - V(host) is all that the host reaches, its loopback and abstract sockets included.
+          - V(host) is all that the host reaches, its loopback included, and its abstract sockets before Linux 6.12.
         type: str
         choices: [none, private, host]
         default: none
       forwards:
-        description: Ports of the host's loopback that a V(private) network reaches, for a local model or proxy.
+        description: TCP ports of the host's loopback that a V(private) network reaches, for a local model or proxy.
         type: list
         elements: int
         default: []
@@ -117,7 +117,9 @@ options:
             description: Longest run of one session, such as V(8h); no limit if left out.
             type: str
           tmp_size:
-            description: Size of a session's C(/tmp), which counts as memory.
+            description:
+              - Size of each of C(/tmp), C(/var/tmp), C(/dev/shm), the run directory and, in V(verified) mode, HOME.
+              - They live in memory, and count as the session's.
             type: str
             default: 1G
       binds:

@@ -32,7 +32,7 @@ EXAMPLES = r"""
 - name: Keep the policies
   confined.slots.policy:
     slots: "{{ slots }}"
-    profiles: "{{ lookup('confined.slots.profiles', site=inventory_dir ~ '/profiles') }}"
+    profiles: "{{ lookup('confined.slots.profiles', site='/srv/profiles') }}"
 """
 
 RETURN = r"""

@@ -192,7 +192,7 @@ METRICS = {
     "slot_info": "A slot of this host, with its mode and provider.",
     "state": "The worst state of this host: 0 ok, 1 warn, 2 critical, 3 unknown.",
     "run_seconds": "How long the last run took.",
-    "timestamp_seconds": "When the last run that got to its end did so.",
+    "timestamp_seconds": "When the last run that got to its end began.",
     "schema_version": "Version of these metrics and of the JSON beside them.",
 }
 

@@ -238,7 +238,7 @@ def _check_profile(slot: Slot, provider: Provider, granted: t.Sequence[Capabilit
     if slot.profile_version not in (None, profile.profile_version):
         raise Invalid(
             f"{where}: profile_version is {slot.profile_version}, but the profile of {profile.name} has version"
-            f" {profile.profile_version} [read what changed in docs/providers.md, then declare that one]"
+            f" {profile.profile_version} [read that profile, then declare its version]"
         )
     if slot.credential and profile.credentials:
         names = [known.name for known in profile.credentials]

@@ -29,6 +29,7 @@ PYTHON = "/usr/bin/python3"
 BWRAP = "/usr/bin/bwrap"
 COMMAND = "/usr/local/sbin/slotctl"
 BWRAP_SAFE = (0, 12)
+BWRAP_LEAST = (0, 8)  # the first with --disable-userns
 BWRAP_WARNING = (
     "bubblewrap {version} is older than 0.12 and has CVE-2026-87766: slots are compiled so that no mount point lies"
     " below a path they can write [upgrade the package bubblewrap when the distribution has 0.12]"
@@ -268,6 +269,9 @@ def origin_on_host(source: str) -> Origin:
     if data is None:
         raise Lacking(f"{BWRAP} is missing [install the package bubblewrap; the role launcher does]")
     version = _run([BWRAP, "--version"]).decode("ascii", "replace").strip().rpartition(" ")[2]
+    if _numbers(version) < BWRAP_LEAST:
+        what = f"bubblewrap {printable(version)} is older than 0.8 and cannot keep sandboxes from making namespaces"
+        raise ReleaseError(f"{what} [use a distribution that has 0.8: Debian 12, Ubuntu 24.04, or newer]")
     tag = _run([PYTHON, "-IS", "-c", "import sys; print(sys.implementation.cache_tag, sys.version_info >= (3, 10))"])
     python, _unused, recent = tag.decode("ascii", "replace").strip().partition(" ")
     if recent != "True":
@@ -277,8 +281,13 @@ def origin_on_host(source: str) -> Origin:
 
 def bwrap_is_old(version: str) -> bool:
     """Return whether a bubblewrap of this version has CVE-2026-87766."""
+    return _numbers(version) < BWRAP_SAFE
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version, () if it has none."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    return len(numbers) < 2 or numbers < BWRAP_SAFE
+    return numbers if len(numbers) == 2 else ()
 
 
 def apply(steps: t.Iterable[Step], found: Found, built: str | None, root: str = _layout.OPT) -> None:

@@ -91,7 +91,7 @@ EXAMPLES = r"""
     providers:
       - name: pi
         source: archive
-        archive: files/pi-1.6.0.tar.gz
+        archive: /srv/packages/pi-1.6.0.tar.gz
         sha256: 5f1c4ac2e44e9ae5d5a0b1b2f4f5f9f1d4e5c6b7a8091a2b3c4d5e6f708192a3
     profiles: "{{ lookup('confined.slots.profiles') }}"
 """

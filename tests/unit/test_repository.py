@@ -62,15 +62,26 @@ def test_every_option_of_a_role_has_a_value_and_words(role: str) -> None:
 
 
 def test_every_refusal_is_documented_and_none_that_does_not_exist() -> None:
+    assert codes_below("## Refusals") == set(_refusals.CODES)
+
+
+def test_every_code_of_a_converge_is_documented_and_none_that_does_not_exist() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("plugins/module*/*.py")))
+    documented = codes_below("## When a converge or a removal stops")
+    assert set(re.findall(r"\"([a-z]+(?:-[a-z]+)+): ", text)) <= {*documented, *_refusals.CODES, "slot-launcher"}
+    assert [code for code in documented if not re.search(rf"[\" ]{code}[\":]", text)] == []
+
+
+def codes_below(heading: str) -> set[str]:
+    """Return the codes of the table below a heading of docs/operations.md."""
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    table = text[text.index("## Refusals") : text.index("## Logs")]
-    documented = {
+    table = text[text.index(f"{heading}\n") + len(heading) :].partition("\n## ")[0]
+    return {
         code
         for line in table.splitlines()
         if line.startswith("| `")
-        for code in re.findall(r"`([a-z]+-[a-z]+)`", line.split("|")[1])
+        for code in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", line.split("|")[1])
     }
-    assert documented == set(_refusals.CODES)
 
 
 def test_a_refusal_of_unknown_code_cannot_be_made() -> None:

@@ -185,7 +185,7 @@ def _network_of(found: Json) -> str:
     words = {
         "none": "none",
         "private": "the internet, from a network of its own; not this host's loopback and sockets",
-        "host": "the host's, with its loopback and abstract sockets",
+        "host": "the host's, with its loopback; before Linux 6.12 its abstract sockets too",
     }[found["network"]]
     ports = ", ".join(str(port) for port in found.get("forwards", ()))
     return f"{words}, but for port {ports}" if ports else words

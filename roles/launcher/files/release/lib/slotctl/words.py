@@ -30,7 +30,7 @@ def login(rest: list[str]) -> Words:
         line = _line(slot, "login", "log in; give it a credential")
         if slot.policy["network"] == "none":
             what = f"slot {slot.name} has no network, and a login needs one"
-            raise Refusal("network-unavailable", what, "declare network: host and converge, or give a credential")
+            raise Refusal("network-unavailable", what, "declare network: private and converge, or give a credential")
         return line + rest
 
     return words
