@@ -22,6 +22,7 @@ from ._steps import Step
 PASSWD, SHADOW, GROUP = "/etc/passwd", "/etc/shadow", "/etc/group"
 SUBUID, SUBGID = "/etc/subuid", "/etc/subgid"
 LOCKED = "!"
+REMOVE_SECONDS = 6 * 3600  # a slot may have made tens of millions of files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +253,7 @@ def verify(slots: t.Sequence[Slot], ledger: Ledger, shell: str) -> None:
 def remove_tree(path: str) -> None:
     """Remove a tree by rm, which walks by descriptors, follows no link and is stopped by no depth of directories."""
     with _files.trusted_directory(os.path.dirname(path)):
-        run(("rm", "--recursive", "--force", "--one-file-system", "--", path))
+        run(("rm", "--recursive", "--force", "--one-file-system", "--", path), seconds=REMOVE_SECONDS)
 
 
 def _account_changes(slot: Slot, found: Found, ids: Ids, shell: str) -> t.Iterator[Change]:

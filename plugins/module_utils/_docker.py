@@ -85,6 +85,8 @@ Environment=PATH=/usr/sbin:/usr/bin:/sbin:/bin
 Environment=HOME={_layout.docker_data("%i")} XDG_RUNTIME_DIR=/tmp
 # not pasta: with it containers on the daemon's network reach the host's loopback
 Environment=DOCKERD_ROOTLESS_ROOTLESSKIT_NET=slirp4netns DOCKERD_ROOTLESS_ROOTLESSKIT_MTU=65520
+# the first is the default of Docker's script; the second is not to become one: the daemon's network would be the host's
+Environment=DOCKERD_ROOTLESS_ROOTLESSKIT_DISABLE_HOST_LOOPBACK=true DOCKERD_ROOTLESS_ROOTLESSKIT_DETACH_NETNS=false
 # a container that is root in the daemon's namespaces has the slot's uid: without this it could signal sessions
 Environment=DOCKERD_ROOTLESS_ROOTLESSKIT_FLAGS=--pidns
 ExecStart={SCRIPT} --host=unix://{_layout.docker_socket("%i")} --data-root={_layout.docker_data("%i")}/data \\

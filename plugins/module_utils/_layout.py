@@ -150,6 +150,12 @@ def slice_unit(slot: str) -> str:
     return f"confined-slots-{escaped(slot)}.slice"
 
 
+def slice_group(slot: str) -> str:
+    """Return the control group of the slot's slice, as the kernel names it: systemd nests a-b.slice in a.slice."""
+    parts = slice_unit(slot).removesuffix(".slice").split("-")
+    return "".join(f"/{'-'.join(parts[: number + 1])}.slice" for number in range(len(parts)))
+
+
 def schedule_unit(slot: str, name: str) -> str:
     """Return a schedule's service and timer, without their suffix; the empty name gives what all the slot's begin with.
 

@@ -21,6 +21,7 @@ from ._accounts import parse_group, parse_passwd
 from ._declarations import Slot
 from ._files import Found, Owned, UnsafePath, ensure_directory, give, look, names, trusted_directory
 from ._host import UNKNOWN, Account
+from ._ledger import Span
 from ._refusals import printable
 from ._sessions import RECORDS
 from ._steps import Step
@@ -54,6 +55,11 @@ class Node:
     kind: Kind = "directory"
     made: bool = True
     contents: Contents | None = None
+    span: Span = (0, 0)
+
+    def is_of(self, uid: int) -> bool:
+        """Return whether an owner is the wanted one, root, or one that the slot's containers have: a subordinate id."""
+        return uid in (0, self.owned.uid) or self.span[0] <= uid < self.span[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +91,16 @@ class Change:
 Sight = t.Union[Found, UnsafePath, None]  # noqa: UP007  (pylint takes | between classes for arithmetic)
 
 
-def wanted(slots: t.Sequence[Slot], accounts: t.Mapping[str, Account]) -> tuple[Node, ...]:
-    """Return the tree of a host with these slots, parents first; a slot without an account gets UNKNOWN ids."""
+def wanted(
+    slots: t.Sequence[Slot], accounts: t.Mapping[str, Account], spans: t.Mapping[str, Span] | None = None
+) -> tuple[Node, ...]:
+    """Return the tree of a host with these slots, parents first; a slot without an account gets UNKNOWN ids.
+
+    spans are the slots' subordinate ids.
+    """
     nodes = list(_SHARED)
     for slot in slots:
-        nodes += _of_slot(slot, accounts.get(slot.name, UNKNOWN))
+        nodes += _of_slot(slot, accounts.get(slot.name, UNKNOWN), (spans or {}).get(slot.name, (0, 0)))
     return tuple(nodes)
 
 
@@ -124,7 +135,7 @@ def fault(node: Node, found: Found | None) -> Problem | None:
         noun = "a link" if found.kind == "link" else f"a {found.kind}" if found.kind != "other" else "no file"
         return unsafe(f"{path} is {noun}; it must be a {right}, and root follows no link")
     if node.kind == "directory":
-        if node.owned.uid != 0 and found.owned.uid not in (0, node.owned.uid):
+        if node.owned.uid != 0 and not node.is_of(found.owned.uid):
             return unsafe(f"{path} belongs to uid {found.owned.uid}, not to the slot; what is in it may be another's")
         return None
     if found.names > 1:
@@ -275,7 +286,7 @@ _SHARED = (
 )
 
 
-def _of_slot(slot: Slot, account: Account) -> tuple[Node, ...]:
+def _of_slot(slot: Slot, account: Account, span: Span) -> tuple[Node, ...]:
     own = Owned(account.uid, account.gid, 0o700)
     read = Owned(0, account.gid, 0o640)
     enter = Owned(0, account.gid, 0o750)
@@ -288,8 +299,8 @@ def _of_slot(slot: Slot, account: Account) -> tuple[Node, ...]:
         Node(_layout.state(name), _ROOT),
         Node(_layout.account_home(name), own),
         Node(workspaces, _ROOT),
-        *(Node(_layout.workspace(name, workspace), own) for workspace in slot.workspaces),
-        *([Node(_layout.docker_data(name), own)] if slot.docker else []),
+        *(Node(_layout.workspace(name, workspace), own, span=span) for workspace in slot.workspaces),
+        *([Node(_layout.docker_data(name), own, span=span)] if slot.docker else []),
         Node(homes, _ROOT),
         Node(_layout.private_home(name, slot.provider), own),
         Node(os.path.dirname(_layout.kept(name, slot.provider)), _ROOT),

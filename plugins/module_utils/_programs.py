@@ -54,8 +54,8 @@ def ask(command: t.Sequence[str], text: str = "", *, seconds: float = SECONDS) -
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def run(command: t.Sequence[str], text: str = "") -> None:
+def run(command: t.Sequence[str], text: str = "", *, seconds: float = SECONDS) -> None:
     """Run a program that is given a text; Failed if it does not succeed."""
-    done = ask(command, text)
+    done = ask(command, text, seconds=seconds)
     if done.status != 0:
         raise Failed(f"`{' '.join(command)}` ended with {done.status}: {done.why}")

@@ -78,6 +78,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils import _ledger
 from ..module_utils import _permissions as core
 from ..module_utils._declarations import Invalid, Slot, parse, slots_argument
 from ..module_utils._files import UnsafePath, read
@@ -117,8 +118,16 @@ def look_at(slots: t.Sequence[Slot], *, predict: bool) -> tuple[list[core.Change
     """Return what has to be done and what stands in the way; slots without an account count only when predicting."""
     accounts, account_problems = core.read_accounts(read("/etc/passwd") or b"", read("/etc/group") or b"", slots)
     ready = [slot for slot in slots if predict or slot.name in accounts]
-    changes, problems = core.plan(core.find(core.wanted(ready, accounts)))
+    changes, problems = core.plan(core.find(core.wanted(ready, accounts, spans())))
     return changes, account_problems + core.docker_problems(accounts) + problems
+
+
+def spans() -> dict[str, tuple[int, int]]:
+    """Return the slots' subordinate ids; of none where the ledger cannot be read, which is a problem of its own."""
+    try:
+        return {name: entry.ids.span for name, entry in _ledger.load().slots.items()}
+    except (Invalid, UnsafePath):
+        return {}
 
 
 def carry_out(changes: t.Sequence[core.Change]) -> tuple[list[core.Change], list[core.Problem]]:

@@ -50,7 +50,7 @@ MUTATIONS = {
     "sockets": ("[Install]", "BindReadOnlyPaths=/run/dbus\n[Install]"),
     "shared_memory": ("TemporaryFileSystem=/dev/pts:ro /dev/shm:mode=1777,size=64m", "TemporaryFileSystem=/dev/pts:ro"),
     "terminals": ("TemporaryFileSystem=/dev/pts:ro ", "TemporaryFileSystem="),
-    "loopback": ("UMask=0077", "UMask=0077\nEnvironment=DOCKERD_ROOTLESS_ROOTLESSKIT_DISABLE_HOST_LOOPBACK=false"),
+    "loopback": ("DISABLE_HOST_LOOPBACK=true", "DISABLE_HOST_LOOPBACK=false"),
     "devices": ("DevicePolicy=closed\nDeviceAllow=/dev/net/tun rw", "DevicePolicy=auto"),
     "writes": ("TemporaryFileSystem=/:ro", "TemporaryFileSystem=/:mode=1777"),
     "mounts": ("[Install]", "BindReadOnlyPaths=/root\n[Install]"),

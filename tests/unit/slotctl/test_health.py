@@ -184,6 +184,28 @@ def test_es_04_listening_abstract_sockets_are_found_by_the_kernels_table(tmp_pat
     assert confinement.listeners(str(tmp_path / "unix")) == ["@helper with blanks"]
 
 
+def test_a_name_with_line_breaks_keeps_no_check_from_the_others(tmp_path: pathlib.Path) -> None:
+    listens = b"00000002 00000000 00010000 0001 01 1"
+    (tmp_path / "unix").write_bytes(
+        b"0: " + listens + b" @a\nx x x zz x x x @y\r\x85 \xff\n0: " + listens + b" @b\x1b[2J\n"
+    )
+    assert confinement.listeners(str(tmp_path / "unix")) == ["@a", "@b\\x1b[2J"]
+
+
+def test_a_table_of_sockets_without_an_end_is_not_read_to_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confinement, "MOST_SOCKETS", 2)
+    (tmp_path / "unix").write_bytes(b"0: 00000002 00000000 00010000 0001 01 1 @a\n" * 3)
+    assert confinement.listeners(str(tmp_path / "unix")) is None
+
+
+def test_what_stands_in_a_daemons_place_is_trouble_and_no_traceback(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "missing"):
+        assert set(docker.asked(str(tmp_path / name))) == {"trouble"}
+
+
 @pytest.mark.parametrize(
     ("there", "holds"),
     [
@@ -220,6 +242,22 @@ def test_lg_04_sizes_are_counted_without_following_links(tmp_path: pathlib.Path)
     (tmp_path / "home/link").symlink_to(tmp_path / "other")
     taken, whole = files.size_of([str(tmp_path / "home"), str(tmp_path / "home/link")])
     assert whole and 100_000 <= taken < 200_000
+
+
+def test_lg_04_what_the_slot_closes_to_itself_is_not_taken_for_empty(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open/closed").mkdir(parents=True)
+    scandir = os.scandir
+
+    def closed(path: t.Any) -> t.Any:
+        if str(path).endswith("closed"):
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert files.size_of([str(tmp_path)])[1] is False
+    assert files.size_of([str(tmp_path / "gone")])[1] is True
 
 
 def test_lg_04_a_tree_too_large_to_count_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,3 +280,21 @@ def test_the_log_directory_of_the_system_may_belong_to_a_group() -> None:
     for path in ("/var/lib", "/var/log/confined-slots"):
         with pytest.raises(_manifest.Untrusted):
             _manifest.check_directory(shared, path, on_the_way=True)
+
+
+@pytest.mark.parametrize(
+    ("uid", "kept"),
+    [
+        pytest.param(20000, True, id="the slot"),
+        pytest.param(0, True, id="root"),
+        pytest.param(300000, True, id="the first id of its containers"),
+        pytest.param(365535, True, id="the last"),
+        pytest.param(365536, False, id="the next slot's"),
+        pytest.param(1000, False, id="a person"),
+    ],
+)
+def test_a_workspace_that_a_container_gave_to_itself_is_given_back_and_stops_no_converge(uid: int, kept: bool) -> None:
+    node = Node("/x", Owned(20000, 20000, 0o700), span=(300000, 365536))
+    found = _permissions.Found("directory", Owned(uid, uid, 0o700), 2)
+    assert (_permissions.fault(node, found) is None) is kept
+    assert (_permissions.fault(Node("/x", node.owned), found) is None) is (uid in (0, 20000))

@@ -75,7 +75,7 @@ def _host(options: Options, known: t.Sequence[str]) -> Host:
         units = units_of([logs.TIMER, *(_layout.slice_unit(name) for name in known)])
     except CouldNot as error:
         trouble = str(error)
-    return Host(options, tuple(known), tuple(confinement.listeners()), units, trouble)
+    return Host(options, tuple(known), confinement.listeners(), units, trouble)
 
 
 def about(name: str) -> Json:

@@ -95,15 +95,16 @@ def docker_socket(context: Context) -> Outcome:
 def strays(context: Context) -> Outcome:
     """Return whether processes run as the slot outside of its slice, where neither limits nor `slotctl stop` reach."""
     expected = f"all of its processes are in {_layout.slice_unit(context.name)}"
-    mine = f"/{_layout.slice_unit(context.name)}/"
+    mine, (first, end) = f"0::{_layout.slice_group(context.name)}/", context.ids.span
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.stat(f"/proc/{pid}").st_uid != context.ids.uid:
+            owner = os.stat(f"/proc/{pid}").st_uid
+            if owner != context.ids.uid and not first <= owner < end:
                 continue
             with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
                 group = next((line.rstrip("\n") for line in file if line.startswith("0::")), "")
-            if mine not in f"{group}/":
+            if not f"{group}/".startswith(mine):
                 found.append(f"{pid} in {group[3:]}")
         except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 
 from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, unknown, warn
 from confined_slots._plan import Record, values
+from confined_slots._refusals import printable
 
 from .. import checks, probe, selftest, slots
 from ..mutations import Mutation
@@ -29,6 +31,8 @@ OUTSIDE = OUTSIDE | {"other-sessions", "other-slots", "other-workspaces", "relea
 
 PROFILE = frozenset({"label"})
 _ACCEPTS = 0x10000  # __SO_ACCEPTCON
+_SOCKET = re.compile(rb"[0-9a-fA-F]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) [0-9A-F]{4} [0-9A-F]{2} +[0-9]+ (@.*)")
+MOST_SOCKETS = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +138,8 @@ def abstract_sockets(context: Context) -> Outcome:
         raise DoesNotApply("Landlock's scope keeps its sessions from them")
     expected = "no abstract socket listens on the host's network"
     found = context.host.listeners
+    if found is None:
+        raise CouldNot("the kernel's table of Unix sockets could not be read to its end")
     if found:
         what = f"the slot is on the host's network and reaches {', '.join(found[:5])}"
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -141,14 +147,18 @@ def abstract_sockets(context: Context) -> Outcome:
     return ok("none listens", expected)
 
 
-def listeners(path: str = "/proc/net/unix") -> list[str]:
-    """Return the names of abstract sockets that listen, by the kernel's table of Unix sockets."""
+def listeners(path: str = "/proc/net/unix") -> list[str] | None:
+    """Return the names of abstract sockets that listen, by the kernel's table; None if that has no end.
+
+    The kernel writes names as they are, line breaks included: what is no line of its own is left out.
+    """
     found = set()
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            words = line.rstrip("\n").split(maxsplit=7)
-            if len(words) == 8 and words[7].startswith("@") and int(words[3], 16) & _ACCEPTS:
-                found.add(words[7])
+    with open(path, "rb") as file:
+        for number, line in enumerate(file):
+            if number == MOST_SOCKETS:
+                return None
+            if (match := _SOCKET.match(line)) and int(match[1], 16) & _ACCEPTS:
+                found.add(printable(match[2].decode("utf-8", "replace")))
     return sorted(found)
 
 

@@ -55,12 +55,12 @@ class Options:
 class Host:
     """What was asked once, before any check ran; units is None, for the reason in trouble, if systemd did not say.
 
-    listeners: abstract sockets of this host, before the probes put up theirs.
+    listeners: abstract sockets of this host, before the probes put up theirs; None where they cannot be told.
     """
 
     options: Options
     slots: tuple[str, ...]
-    listeners: tuple[str, ...] = ()
+    listeners: t.Sequence[str] | None = ()
     units: t.Mapping[str, t.Mapping[str, str]] | None = None
     trouble: str = ""
 

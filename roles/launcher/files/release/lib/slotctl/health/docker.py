@@ -11,6 +11,7 @@ import struct
 import typing as t
 
 from confined_slots import _layout
+from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok
 from confined_slots._refusals import printable
 
@@ -18,6 +19,7 @@ from .context import CONVERGE, Check, Context, units_of
 
 SECONDS = 3.0
 MOST_ANSWER = 1 << 20
+MOST_SAID = 4096
 # What a container could be given of the daemon's view must not hold these.
 SECRETS = (_layout.ETC, _layout.LOG, "/root", "/home", "/etc/shadow", "/run/docker.sock", "/run/dbus", "/run/systemd")
 # PID 1's own, and empty: the way by which it could mount something later.
@@ -33,23 +35,44 @@ def daemon(context: Context) -> Outcome:
     shown = units_of([unit]).get(unit, {})
     if shown.get("ActiveState") != "active":
         return critical(f"{unit} is {shown.get('ActiveState')} ({shown.get('Result')})", expected, cure)
-    try:
-        owner, about = ask(path)
-    except OSError as error:
-        return critical(f"{path}: {error.strerror or error}", expected, cure)
-    if owner != context.ids.uid:
-        return critical(f"uid {owner} answers on {path}", expected, CONVERGE)
-    if "name=rootless" not in [str(each).partition(",")[0] for each in about.get("SecurityOptions") or []]:
+    ids = context.ids
+    # as the slot: it may have put anything there, and a link would lead root to whatever else listens on this host
+    said = as_slot(ids.uid, ids.uid, lambda: json.dumps(asked(path)).encode(), MOST_SAID, SECONDS)
+    if not said:
+        return critical(f"nothing answers on {path} in {SECONDS:g} s", expected, cure)
+    found = json.loads(said)
+    if "trouble" in found:
+        return critical(printable(f"{path}: {found['trouble']}"), expected, cure)
+    if found["uid"] != ids.uid:
+        return critical(f"uid {found['uid']} answers on {path}", expected, CONVERGE)
+    if not found["rootless"]:
         return critical("the daemon that answers is not rootless", expected, CONVERGE)
-    return ok(printable(f"Docker {about.get('ServerVersion')}")[:80], expected)
+    if os.readlink(f"/proc/{found['pid']}/ns/net") == os.readlink("/proc/1/ns/net"):
+        return critical("the daemon's network is the host's, and its containers can have that", expected, CONVERGE)
+    return ok(printable(f"Docker {found['version']}")[:80], expected)
 
 
-def ask(path: str) -> tuple[int, dict[str, t.Any]]:
-    """Return the uid of who answers on a socket, and what it says of itself; OSError if it does not."""
+def asked(path: str) -> dict[str, t.Any]:
+    """Return who answers on a socket (pid, uid) and what it says of itself, or the `trouble` with it."""
+    try:
+        pid, uid, about = ask(path)
+    except (OSError, CouldNot) as error:
+        return {"trouble": str(error)[:200]}
+    options = [str(each).partition(",")[0] for each in about.get("SecurityOptions") or []]
+    return {
+        "pid": pid,
+        "uid": uid,
+        "rootless": "name=rootless" in options,
+        "version": str(about.get("ServerVersion"))[:80],
+    }
+
+
+def ask(path: str) -> tuple[int, int, dict[str, t.Any]]:
+    """Return pid and uid of who listens on a socket, and what it says of itself; OSError if it does not."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(SECONDS)
         client.connect(path)
-        _pid, uid, _gid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _gid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         client.sendall(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")
         answer = b""
         while piece := client.recv(1 << 16):
@@ -62,7 +85,7 @@ def ask(path: str) -> tuple[int, dict[str, t.Any]]:
         about = None
     if not isinstance(about, dict):
         raise CouldNot("the daemon's answer cannot be read")
-    return uid, about
+    return pid, uid, about
 
 
 def secrets(context: Context) -> Outcome:

@@ -39,11 +39,8 @@ def sessions(context: Context) -> Outcome:
 
 def _in_slice(name: str) -> set[str]:
     """Return the ids of the sessions that have a control group in the slot's slice."""
-    parts = _layout.slice_unit(name).removesuffix(".slice").split("-")
-    # systemd nests a-b.slice in a.slice; a dash of the name itself is escaped
-    path = "/".join(f"{'-'.join(parts[: number + 1])}.slice" for number in range(len(parts)))
     try:
-        names = os.listdir(f"/sys/fs/cgroup/{path}")
+        names = os.listdir(f"/sys/fs/cgroup{_layout.slice_group(name)}")
     except FileNotFoundError:
         return set()
     prefix = f"confined-slots-{_layout.escaped(name)}-"
@@ -87,9 +84,13 @@ def schedules(context: Context) -> Outcome:
     if not names:
         raise DoesNotApply("it has no schedule")
     enabled = bool(context.slot.base["enabled"])
-    expected = "each schedule is on and its last run succeeded" if enabled else "each schedule is off, as its slot is"
+    expected = (
+        "each schedule is on and its last run, if there was one, succeeded"
+        if enabled
+        else "each schedule is off, as its slot is"
+    )
     off, failed, state = [], [], "warn"
-    records = _sessions.read_records(context.name)
+    records = [*_sessions.read_history(context.name)]
     in_a_row = _schedules.failures_in_a_row(records)
     shown = units_of([_schedules.timer(context.name, name) for name in names])
     for name in names:
