@@ -121,6 +121,31 @@ def test_something_else_at_the_socket_is_not_taken_for_a_daemon(docker: Docker) 
         docker.restart()
 
 
+def test_health_follows_no_link_that_stands_in_the_sockets_place(docker: Docker) -> None:
+    """Root's own connection would be one that any service of the host answers."""
+    host, path = docker.host, f"/run/confined-slots-docker/{SLOT}/docker.sock"
+    listen = (
+        "s = socket.socket(socket.AF_UNIX); s.bind('/run/seen.sock'); s.listen(); s.accept(); open('/run/seen', 'w')"
+    )
+    serve = f"python3 -c {shlex.quote(f'import socket; {listen}')} >/dev/null 2>&1 & echo $!; sleep 1"
+    pid = host.check_output(f"rm -f /run/seen /run/seen.sock {path}; ln -s /run/seen.sock {path}; umask 077; {serve}")
+    try:
+        assert host.run(f"slotctl health {SLOT} --check docker").rc == 1
+        assert not host.file("/run/seen").exists
+    finally:
+        host.run(f"kill {pid}; rm -f /run/seen.sock {path}")
+        docker.restart()
+
+
+def test_a_workspace_that_a_container_gives_away_comes_back_and_stops_no_converge(
+    docker: Docker, declared: Declared
+) -> None:
+    docker.says("docker run --rm -v $PWD:/w box chown 1 /w")
+    steps = module(docker.host, "permissions", slots=declared())["steps"]
+    assert [step["subject"] for step in steps] == [f"{STATE}/{SLOT}/workspaces/main"]
+    docker.says("touch works && rm works")
+
+
 def test_containers_outlive_sessions_and_end_with_the_daemon(docker: Docker) -> None:
     docker.says("docker run -d --name stays --restart=always box sleep 1000")
     try:
