@@ -53,6 +53,11 @@ def slots() -> bool:
     return os.listdir(STATE) != [SLOT]
 
 
+def groups() -> bool:
+    """Reach the names of other slots' sessions and daemons, and how they are."""
+    return any(name.endswith(".slice") for _path, names, _files in os.walk("/sys/fs/cgroup") for name in names)
+
+
 def sockets() -> bool:
     """Reach a service of the host's: D-Bus, systemd, its log, a rootful Docker."""
     for top in os.listdir("/run"):
@@ -148,7 +153,7 @@ def mounts() -> bool:
 
 
 ROWS: tuple[t.Callable[[], bool], ...] = (
-    *(accounts, homes, narrower, policy, slots, sockets, shared_memory, terminals),
+    *(accounts, homes, narrower, policy, slots, groups, sockets, shared_memory, terminals),
     *(loopback, abstract, signals, devices, writes, processes, mounts),
 )
 

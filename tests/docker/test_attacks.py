@@ -47,6 +47,10 @@ MUTATIONS = {
     "narrower": ("[Install]", f"BindPaths={STATE}/{SLOT}/workspaces/tight\n[Install]"),
     "policy": ("[Install]", "BindReadOnlyPaths=/etc/confined-slots\n[Install]"),
     "slots": ("[Install]", f"BindReadOnlyPaths={STATE}/{OTHER}\n[Install]"),
+    "groups": (
+        "/sys/fs/cgroup/confined.slice/confined-slots.slice/confined-slots-shipper.slice:/sys/fs/cgroup",
+        "/sys/fs/cgroup",
+    ),
     "sockets": ("[Install]", "BindReadOnlyPaths=/run/dbus\n[Install]"),
     "shared_memory": ("TemporaryFileSystem=/dev/pts:ro /dev/shm:mode=1777,size=64m", "TemporaryFileSystem=/dev/pts:ro"),
     "terminals": ("TemporaryFileSystem=/dev/pts:ro ", "TemporaryFileSystem="),

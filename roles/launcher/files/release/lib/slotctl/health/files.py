@@ -59,7 +59,7 @@ def _cannot_list(path: str) -> str:
     try:
         walked = open_directory(path)
         try:
-            with os.scandir(walked) as entries:  # not all of them: there may be millions
+            with os.scandir(f"/proc/self/fd/{walked}") as entries:  # not all of them: there may be millions
                 next(entries, None)
         finally:
             os.close(walked)
