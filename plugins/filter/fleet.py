@@ -54,8 +54,7 @@ def fleet(results: t.Any) -> dict[str, t.Any]:
     """Return state, summary and the files' texts; AnsibleFilterError if there is no host at all."""
     if not isinstance(results, Mapping) or not results:
         raise AnsibleFilterError("fleet: there is no host; give it the results by the names of the hosts")
-    plain = json.loads(json.dumps({str(name): result for name, result in results.items()}, default=str))
-    found = _health.fleet(plain, time.time())
+    found = _health.fleet({str(name): _plain(result) for name, result in results.items()}, time.time())
     slots = sum(len(host["slots"]) for host in found["hosts"])
     counts = ", ".join(f"{found['counts'][state]} {state}" for state in reversed(_health.STATES))
     return {
@@ -67,6 +66,14 @@ def fleet(results: t.Any) -> dict[str, t.Any]:
             "health.html": html(found),
         },
     }
+
+
+def _plain(result: t.Any) -> t.Any:
+    """Return a result as JSON has it, None for one that JSON cannot have: that of another host may be a report."""
+    try:
+        return json.loads(json.dumps(result, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def html(found: _health.Json) -> str:

@@ -19,6 +19,26 @@ FAILING = {"critical": ("critical", "unknown"), "warn": ("critical", "unknown", 
 NAGIOS = {"ok": 0, "warn": 1, "critical": 2, "unknown": 3}
 MOST_TEXT = 600
 KEYS = ("schema", "host", "time", "seconds", "state", "counts", "checks", "slots", "not_applicable")
+# What is taken from a report, which a host may have made up: types by key, float for a number from 0 on; a list holds
+# any number of its one element.
+CHECK = {"check": str, "state": str, "found": str, "expected": str, "cure": str, "milliseconds": float}
+SHAPE = {
+    "host": str,
+    "time": float,
+    "seconds": float,
+    "checks": [CHECK],
+    "slots": [{"slot": str, "about": dict, "checks": [CHECK]}],
+    "not_applicable": [{"slot": str, "check": str, "why": str}],
+}
+# What a slot is, wherever its plan can be read: without a mode it could not.
+ABOUT = {
+    **dict.fromkeys(("mode", "note", "provider", "version", "certification", "network", "fingerprint"), str),
+    **dict.fromkeys(("enabled", "docker"), bool),
+    "capabilities": [{"words": str, "why": str}],
+    "workspaces": [str],
+    "mounts": [{"kind": str, "target": str, "mode": str, "reason": str}],
+}
+MOST_NUMBER = 1e12
 
 Json = dict[str, t.Any]
 
@@ -128,8 +148,9 @@ def _of_host(name: str, result: t.Any, when: float) -> Json:
     except ValueError as error:
         said = result if isinstance(result, dict) else {}
         reached = "it was not reached" if said.get("unreachable") else "it gave no report"
-        return failed(name, when, f"{reached}: {said.get('msg') or error}")
-    return {**{key: found[key] for key in KEYS}, "host": name}
+        message = said.get("msg")
+        return failed(name, when, f"{reached}: {message if message and isinstance(message, str) else error}")
+    return {**found, "host": name}
 
 
 def every(found: Json) -> list[tuple[str, Json]]:
@@ -162,25 +183,57 @@ def nagios(found: Json) -> tuple[int, str]:
 
 
 def check_report(found: t.Any) -> Json:
-    """Return found if it is a report; ValueError, naming the place, if it is not: silence is no health."""
+    """Return found as a report, its states and counts made anew of its checks.
+
+    ValueError, naming the place, if it is none: silence is no health, and a host that lies must not speak for others.
+    """
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ValueError(f"it is no report of schema {SCHEMA}")
-    if not isinstance(found.get("checks"), list) or not isinstance(found.get("slots"), list):
-        raise ValueError("it has no lists of checks and slots")
-    for slot in found["slots"]:
-        if not isinstance(slot, dict) or not isinstance(slot.get("checks"), list) or "slot" not in slot:
-            raise ValueError("a slot has no name or no list of checks")
-    checks = [each for _unused, each in every(found)]
-    if not checks and not found.get("not_applicable"):
-        raise ValueError("it has no check at all")
-    for each in checks:
-        if not isinstance(each, dict) or each.get("state") not in STATES or not isinstance(each.get("check"), str):
-            raise ValueError(f"a check has no state: {each!r:.80}")
     if missing := set(KEYS) - set(found):
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    if found.get("state") != worst(each["state"] for each in checks):
+    _check_shape(found, SHAPE, "it")
+    slots = [{**slot, "about": _about(slot["about"])} for slot in found["slots"]]
+    checks = every(found)
+    if not checks and not found["not_applicable"]:
+        raise ValueError("it has no check at all")
+    # as they stand in labels; "" is the host
+    names = [printable(slot["slot"]) for slot in slots]
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError("a slot has no name, or one that another has")
+    if len({(printable(slot), printable(each["check"])) for slot, each in checks}) < len(checks):
+        raise ValueError("it has a check twice")
+    if unheard := [each["check"] for _slot, each in checks if each["state"] not in STATES]:
+        raise ValueError(f"a check has no state: {unheard[0]:.80}")
+    made = report(found["host"], found["time"], found["seconds"], found["checks"], slots, found["not_applicable"])
+    if found["state"] != made["state"]:
         raise ValueError("its state is not the worst of its checks")
-    return found
+    return made
+
+
+def _about(found: Json) -> Json:
+    """Return what is said of a slot, and nothing more than that; ValueError if it is not well-formed."""
+    shape: Json = ABOUT if "mode" in found else {"refusal": str} if found else {}
+    _check_shape(found, shape, "what it says about a slot")
+    return {key: found[key] for key in shape}
+
+
+def _check_shape(found: t.Any, shape: t.Any, where: str) -> None:
+    """Raise ValueError, naming the place, unless what was read as JSON has the shape (see SHAPE)."""
+    if shape is float:
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= MOST_NUMBER:
+            raise ValueError(f"{where} is no number from 0 on")
+    elif not isinstance(found, type(shape) if isinstance(shape, (dict, list)) else shape):
+        raise ValueError(f"{where} is not what it is to be")
+    elif isinstance(found, str):
+        found.encode()  # half a character breaks the file in which it is to stand
+    elif isinstance(shape, list):
+        for number, each in enumerate(found):
+            _check_shape(each, shape[0], f"{where}[{number}]")
+    elif isinstance(shape, dict):
+        for key, inner in shape.items():
+            if key not in found:
+                raise ValueError(f"{where}.{key} is missing")
+            _check_shape(found[key], inner, f"{where}.{key}")
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import os
 import pwd
 import stat
+import time
 import typing as t
 
 from . import _apparmor, _apparmor_profiles, _layout
@@ -70,6 +72,21 @@ class Source:
     real: str = ""
     writable_parent: str = ""
     socket: str = ""
+
+
+@dataclasses.dataclass
+class Budget:
+    """What may still be looked at by all who share it: so many entries, until a time of time.monotonic()."""
+
+    entries: int
+    until: float = math.inf
+    spent: bool = False
+
+    def take(self) -> bool:
+        """Return whether one entry more may be looked at; once it may not, none may."""
+        self.entries -= 1
+        self.spent = self.spent or self.entries < 0 or time.monotonic() > self.until
+        return not self.spent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +166,22 @@ def look_at(path: str, *, inside: bool = True) -> Source:
         found = os.lstat(path)
     except OSError:
         return Source(path, "missing")
-    real = os.path.realpath(path)
+    return described(path, os.path.realpath(path), found, Budget(MOST_ENTRIES) if inside else None)
+
+
+def described(path: str, real: str, found: os.stat_result, budget: Budget | None) -> Source:
+    """Return what there is to know about a path that was found; with a budget, sockets below it are looked for."""
+    kind = kind_of(found)
     writable = next((parent for parent in _parents(path) if _others_write(os.lstat(parent))), "")
+    below = _socket_below(path, budget) if kind == "directory" and budget is not None else ""
+    return Source(path, kind, real, writable, below)
+
+
+def kind_of(found: os.stat_result) -> t.Literal["directory", "file", "other"]:
+    """Return the kind of what stat(2) has found."""
     if stat.S_ISDIR(found.st_mode):
-        return Source(path, "directory", real, writable, _socket_below(path) if inside else "")
-    return Source(path, "file" if stat.S_ISREG(found.st_mode) else "other", real, writable)
+        return "directory"
+    return "file" if stat.S_ISREG(found.st_mode) else "other"
 
 
 def held(home: str, masked: t.Iterable[str]) -> t.Iterator[Held]:
@@ -211,23 +239,25 @@ def _others_write(found: os.stat_result) -> bool:
     return found.st_uid != 0 or bool(found.st_mode & 0o022)
 
 
-def _socket_below(directory: str) -> str:
+def _socket_below(directory: str, budget: Budget) -> str:
     """Return the first socket in the tree (or why it cannot be told), "" if there is none."""
     seen = 0
     pending = [directory]
     while pending:
         current = pending.pop()
         try:
-            entries = list(os.scandir(current))
+            with os.scandir(current) as entries:  # one by one: there may be millions
+                for entry in entries:
+                    seen += 1
+                    if seen > MOST_ENTRIES:
+                        return f"{entry.path} (and more than {MOST_ENTRIES} entries, too many to look through)"
+                    if not budget.take():
+                        return f"{entry.path} (where the look ended, so nobody knows what)"
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    if stat.S_ISSOCK(mode):
+                        return entry.path
+                    if stat.S_ISDIR(mode):
+                        pending.append(entry.path)
         except OSError as error:
             return f"{current} ({error.strerror}, so nobody knows what)"
-        for entry in entries:
-            seen += 1
-            if seen > MOST_ENTRIES:
-                return f"{entry.path} (and more than {MOST_ENTRIES} entries, too many to look through)"
-            mode = entry.stat(follow_symlinks=False).st_mode
-            if stat.S_ISSOCK(mode):
-                return entry.path
-            if stat.S_ISDIR(mode):
-                pending.append(entry.path)
     return ""

@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import types
 import typing as t
 
 import pytest
@@ -117,6 +118,127 @@ def test_what_is_to_be_traced_waits_and_then_is_the_very_command() -> None:
         assert observer._state(child.pid) == "T"
         child.send_signal(signal.SIGCONT)
         assert child.communicate()[0] == "a b\n"
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Return a directory that a policy could have, whatever is forbidden of the one it stands in."""
+    monkeypatch.setattr(_discovery, "FORBIDDEN", (str(tmp_path / "home"),))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "srv").mkdir()
+    return tmp_path / "srv"
+
+
+def looked_for(*paths: pathlib.Path) -> tuple[dict[str, t.Any], str]:
+    """Return what stands on the host at these paths, as a discovery keeps it."""
+    return observer.outside([str(path) for path in paths], 64001, 64001)
+
+
+def test_where_a_link_leads_is_looked_at_and_what_is_absent_takes_no_room(place: pathlib.Path) -> None:
+    (place / "real").mkdir()
+    (place / "link").symlink_to("real")
+    (place / "dangling").symlink_to("nothing")
+    found, beyond = looked_for(place / "link", place / "dangling", place / ("x" * 5000), place / "gone", place / "\0")
+    assert (list(found), beyond) == ([str(place / "link")], "")
+    assert found[str(place / "link")]["source"]["path"] == str(place / "real")
+
+
+def test_what_is_forbidden_is_neither_followed_nor_looked_into(
+    place: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks(*_words: t.Any) -> t.NoReturn:
+        raise AssertionError("it looks")
+
+    home = place.parent / "home"
+    (home / "link").symlink_to(place)
+    for name in ("open", "readlink", "scandir"):
+        monkeypatch.setattr(observer.os, name, looks)
+    found, beyond = looked_for(home, home / "link", home / "gone")
+    assert (list(found), beyond) == ([str(home), str(home / "link")], "")
+    assert found[str(home / "link")]["source"]["path"] == str(home / "link")
+
+
+def test_many_paths_that_lead_to_one_tree_have_it_looked_through_once(
+    place: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: seen.append(path) or real(path))
+    (place / "tree").mkdir()
+    for number in range(20):
+        (place / f"link{number}").symlink_to("tree")
+    found, beyond = looked_for(*(place / f"link{number}" for number in range(20)))
+    assert (len(found), beyond, seen) == (20, "", [str(place / "tree")])
+
+
+@pytest.mark.parametrize(
+    ("limit", "least"),
+    [
+        pytest.param({"MOST_ENTRIES": 30}, 2, id="entries"),
+        pytest.param({"MOST_SECONDS": 0.0}, 0, id="seconds"),
+        pytest.param({"MOST_EVIDENCE": 1000}, 1, id="evidence"),
+    ],
+)
+def test_what_all_paths_together_may_take_is_limited_and_what_is_beyond_makes_the_trace_partial(
+    kept: pathlib.Path, place: pathlib.Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, t.Any], least: int
+) -> None:
+    for name, most in limit.items():
+        monkeypatch.setattr(observer, name, most)
+    trees = [place / f"tree{number}" for number in range(10)]
+    for tree in trees:
+        tree.mkdir()
+        for number in range(10):
+            (tree / f"{number}").touch()
+    found, beyond = looked_for(*trees)
+    assert least <= len(found) < len(trees)
+    (kept / "about.json").write_text(json.dumps({**ABOUT, "host": found, "beyond": beyond}))
+    assert not discover.candidate("coder", SESSION)["complete"]
+    with pytest.raises(Refusal, match=r"discovery-incomplete: .*only a part was looked for"):
+        discover.replay("coder", SESSION)
+
+
+def test_a_tree_that_was_not_looked_through_whole_is_not_proposed(
+    place: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "MOST_ENTRIES", 3)
+    for number in range(5):
+        (place / f"{number}").touch()
+    found, _beyond = looked_for(place)
+    assert "nobody knows what" in found[str(place)]["source"]["socket"]
+
+
+def test_links_that_multiply_on_the_way_are_given_up_at_once(place: pathlib.Path) -> None:
+    below = "/".join(["."] * 2000)
+    for number in range(100):
+        (place / f"{number}").symlink_to(f"{number + 1}/{below}")
+    (place / "100").mkdir()
+    found, beyond = looked_for(place / "0", place / "90")
+    assert (list(found), beyond) == ([str(place / "90")], "")
+
+
+def test_a_link_to_what_has_no_name_on_the_host_leads_nowhere(place: pathlib.Path) -> None:
+    read_end, write_end = os.pipe()
+    try:
+        (place / "link").symlink_to(f"/proc/{os.getpid()}/fd/{read_end}")
+        assert looked_for(place / "link") == ({}, "")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_the_evidence_of_very_many_long_names_can_still_be_read(
+    kept: pathlib.Path, place: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = observer.Observer()
+    looking.slot = t.cast("t.Any", types.SimpleNamespace(uid=64001, gid=64001))
+    looking.directory, looking.about = str(kept), {**ABOUT, "host": {}}
+    (place / "there").mkdir()
+    names = [f"{place}/{number}{'x' * 3000}" for number in range(7000)]
+    monkeypatch.setattr(_discovery, "refused", lambda _trace, _policy: [*names, str(place / "there")])
+    monkeypatch.setattr(observer, "write", lambda path, data, _owned: pathlib.Path(path).write_bytes(data))
+    looking.finish()
+    assert list(looking.about["host"]) == [str(place / "there")]
+    assert (kept / "about.json").stat().st_size < 1 << 20
+    assert looking.about["beyond"] == ""
 
 
 def test_a_person_who_hangs_up_has_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

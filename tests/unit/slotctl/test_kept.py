@@ -121,6 +121,44 @@ def test_only_names_of_dates_are_listed(slot: t.Any, tmp_path: pathlib.Path) -> 
     assert kept.listed(slot) == ["20261129t000000"]
 
 
+def test_of_very_many_names_of_dates_only_the_newest_are_listed(slot: t.Any, tmp_path: pathlib.Path) -> None:
+    names = [f"20261129t{number:06d}" for number in range(4000)]
+    for name in names:
+        (tmp_path / "kept" / name).mkdir()
+    assert kept.listed(slot) == names[-kept.COPIES :]
+    with pytest.raises(Refusal, match="there is no copy"):
+        kept.restore(slot, names[0])
+
+
+@pytest.mark.parametrize("answer", [b"", b'["2026', b"\xff", b"{}", b"[1]", b"[" * 10_000])
+def test_an_answer_that_cannot_be_read_is_refused(
+    slot: t.Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    auth(tmp_path).write_text("login")
+    kept.keep(slot)
+    (date,) = kept.listed(slot)
+    monkeypatch.setattr(kept, "as_slot", lambda *_words: answer)
+    with pytest.raises(Refusal, match="cannot be listed"):
+        kept.listed(slot)
+    monkeypatch.setattr(kept, "listed", lambda _slot: [date])
+    with pytest.raises(Refusal, match="could not be put back"):
+        kept.restore(slot, date)
+
+
+def test_what_else_lies_in_a_copy_is_not_read(
+    slot: t.Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth(tmp_path).write_text("login")
+    kept.keep(slot)
+    (date,) = kept.listed(slot)
+    for number in range(20):
+        (tmp_path / "kept" / date / f"{number}").write_text("more")
+    real, seen = kept.read, []
+    monkeypatch.setattr(kept, "read", lambda path: seen.append(path) or real(path))
+    assert kept.restore(slot, date) == [".cli%auth.json"]
+    assert seen == [str(tmp_path / "kept" / date / ".cli%auth.json")]
+
+
 def test_work_that_the_account_stopped_after_its_answer_is_not_waited_for() -> None:
     def answers_and_stops() -> bytes:
         os._exit = lambda _status: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[assignment]  # in the child only

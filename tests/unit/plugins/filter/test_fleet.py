@@ -84,6 +84,107 @@ def test_a_host_that_was_not_reached_or_said_nothing_is_unknown() -> None:
     assert "it was not reached: no route" in found["files"]["health.json"]
 
 
+def deep() -> t.Any:
+    """Return lists in lists, more than JSON can be written of."""
+    found: t.Any = []
+    for _unused in range(100_000):
+        found = [found]
+    return found
+
+
+MALFORMED = [
+    pytest.param(("counts",), None, "ok", id="no counts are no matter"),
+    pytest.param(("counts",), {"ok": "many"}, "ok", id="counts that are texts are no matter"),
+    pytest.param(("slots", 0, "state"), "splendid", "ok", id="the state of a slot is made anew"),
+    pytest.param(("slots", 0, "state"), None, "ok", id="the state of a slot is made anew where it lacks one"),
+    pytest.param(("slots", 0, "about", "more"), deep, "unknown", id="deep"),
+    pytest.param(("slots", 0, "about", "more"), [[{}]], "ok", id="more than is asked for is left out"),
+    pytest.param(("state",), ["ok"], "unknown", id="state is a list"),
+    pytest.param(("schema",), True, "ok", id="schema is true, which is 1"),
+    pytest.param(("host",), None, "unknown", id="no name"),
+    pytest.param(("seconds",), "1", "unknown", id="seconds are a text"),
+    pytest.param(("seconds",), True, "unknown", id="seconds are true"),
+    pytest.param(("seconds",), float("nan"), "unknown", id="seconds are no number"),
+    pytest.param(("time",), float("inf"), "unknown", id="time without end"),
+    pytest.param(("time",), -1, "unknown", id="time before all time"),
+    pytest.param(("time",), 10**400, "unknown", id="time beyond floats"),
+    pytest.param(("checks",), {}, "unknown", id="checks are no list"),
+    pytest.param(("checks", 0), None, "unknown", id="a check is nothing"),
+    pytest.param(("checks", 0, "found"), None, "unknown", id="found nothing"),
+    pytest.param(("checks", 0, "cure"), ["x"], "unknown", id="a list of cures"),
+    pytest.param(("checks", 0, "state"), ["ok"], "unknown", id="a list of states"),
+    pytest.param(("checks", 0, "milliseconds"), None, "unknown", id="no milliseconds"),
+    pytest.param(("checks", 0, "milliseconds"), 10**400, "unknown", id="milliseconds beyond floats"),
+    pytest.param(("slots",), "coder", "unknown", id="slots are a text"),
+    pytest.param(("slots", 0), [], "unknown", id="a slot is a list"),
+    pytest.param(("slots", 0, "slot"), None, "unknown", id="a slot without a name"),
+    pytest.param(("slots", 0, "slot"), "", "unknown", id="a slot that passes for the host"),
+    pytest.param(("slots", 0, "slot"), "\ud800", "unknown", id="half a character"),
+    pytest.param(("slots", 0, "about"), None, "unknown", id="nothing about a slot"),
+    pytest.param(("slots", 0, "about"), {"mode": "isolated"}, "unknown", id="only a mode"),
+    pytest.param(("slots", 0, "about"), {"mounts": 1}, "unknown", id="no mode, and mounts"),
+    pytest.param(("slots", 0, "about", "mode"), {}, "unknown", id="the mode is a mapping"),
+    pytest.param(("slots", 0, "about", "note"), "\udfff", "unknown", id="half a character in a note"),
+    pytest.param(("slots", 0, "about", "network"), ["none"], "unknown", id="a list of networks"),
+    pytest.param(("slots", 0, "about", "mounts"), None, "unknown", id="mounts are nothing"),
+    pytest.param(("slots", 0, "about", "mounts"), ["/"], "unknown", id="a mount is a text"),
+    pytest.param(("slots", 0, "about", "capabilities"), [{}], "unknown", id="a capability without words"),
+    pytest.param(("slots", 0, "about", "workspaces"), [1], "unknown", id="a workspace is a number"),
+    pytest.param(("not_applicable",), True, "unknown", id="beside is no list"),
+    pytest.param(("not_applicable", 0), "x", "unknown", id="beside is a text"),
+]
+
+
+@pytest.mark.parametrize(("place", "what", "state"), MALFORMED)
+def test_a_host_that_lies_does_not_keep_the_others_from_their_report(
+    place: tuple[t.Any, ...], what: t.Any, state: str
+) -> None:
+    lie: t.Any = host()
+    *way, last = place
+    inner = lie
+    for step in way:
+        inner = inner[step]
+    inner[last] = what() if what is deep else what
+    found = fleet.fleet({"box": host(), "liar": lie})
+    report = json.loads(found["files"]["health.json"], parse_constant=pytest.fail)
+    assert {each["host"]: each["state"] for each in report["hosts"]} == {"box": "ok", "liar": state}
+    assert report["counts"] == {
+        "ok": 4 if state == "ok" else 2,
+        "warn": 0,
+        "unknown": int(state != "ok"),
+        "critical": 0,
+    }
+    for text in found["files"].values():
+        text.encode()
+    samples = [line.rpartition(" ") for line in found["files"]["health.prom"].splitlines() if line[0] != "#"]
+    assert len({name for name, _unused, _number in samples}) == len(samples)
+    for _name, _unused, number in samples:
+        float(number)
+
+
+@pytest.mark.parametrize(
+    "again", [("checks",), ("slots",), ("slots", 0, "checks")], ids=["host", "slot", "slot's check"]
+)
+def test_a_host_that_says_the_same_twice_breaks_no_textfile(again: tuple[t.Any, ...]) -> None:
+    lie: t.Any = host()
+    found = lie
+    for step in again:
+        found = found[step]
+    found.append(found[0])
+    text = fleet.fleet({"box": host(), "liar": lie})["files"]["health.prom"]
+    names = [line.rpartition(" ")[0] for line in text.splitlines()]
+    assert len(set(names)) == len(names) and 'confined_slots_health_state{host="liar"} 3' in text
+
+
+@pytest.mark.parametrize("message", [None, ["x"], {"a": "b"}, 7, "\ud800"])
+def test_what_a_host_gives_for_a_message_is_told_if_it_is_a_text(message: t.Any) -> None:
+    found = fleet.fleet({"far": {"unreachable": True, "msg": message}})
+    (far,) = json.loads(found["files"]["health.json"])["hosts"]
+    assert far["checks"][0]["found"].startswith("it was not reached: ")
+    for text in found["files"].values():
+        text.encode()
+
+
 def test_without_any_host_there_is_no_report() -> None:
     with pytest.raises(AnsibleFilterError, match="no host"):
         fleet.fleet({})

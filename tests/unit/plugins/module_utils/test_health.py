@@ -16,7 +16,12 @@ HOSTILE = 'a"b\\c\nd|e\x1b[31m\u202e🙂'
 def report(**states: str) -> dict[str, t.Any]:
     """Return a report with one check of the host and one of a slot for each state given."""
     checks = [_health.as_json(name, _health.Outcome(state, "found"), 1.0) for name, state in states.items()]
-    slots = [{"slot": "coder", "about": {"mode": "isolated", "provider": "shell"}, "checks": checks}]
+    about = {
+        **{"mode": "isolated", "note": "", "enabled": True, "provider": "shell", "version": "1", "docker": False},
+        **{"certification": "certified", "network": "none", "fingerprint": "sha256:0", "capabilities": []},
+        **{"workspaces": ["main"], "mounts": []},
+    }
+    slots = [{"slot": "coder", "about": about, "checks": checks}]
     return _health.report("box", 1000.5, 1.25, [_health.as_json("release", _health.ok("as made"), 2.0)], slots, [])
 
 
@@ -90,6 +95,22 @@ def test_mo_03_what_is_no_report_is_refused(change: t.Callable[[t.Any], t.Any]) 
     _health.check_report(report(marker="critical"))
     with pytest.raises(ValueError):
         _health.check_report(change(report(marker="critical")))
+
+
+def test_counts_and_the_states_of_slots_are_made_anew_of_the_checks() -> None:
+    real = report(marker="critical", login="warn")
+    lie = {**report(marker="critical", login="warn"), "counts": {"ok": 10**6}}
+    lie["slots"][0]["state"] = "ok"
+    assert _health.check_report(lie) == real
+    lie["slots"][0]["state"], lie["counts"] = ["ok"], None
+    assert _health.check_report(lie) == real
+
+
+def test_a_slot_whose_plan_could_not_be_read_is_in_a_report_with_the_reason() -> None:
+    found = report(policy="critical")
+    for about in ({"refusal": "policy-invalid"}, {}):
+        found["slots"][0]["about"] = about
+        assert _health.check_report(found)["slots"][0]["about"] == about
 
 
 def test_a_run_in_which_nothing_applied_is_a_report_and_unknown() -> None:

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import socket
+import types
 import typing as t
 
 import hypothesis
@@ -179,6 +182,29 @@ def test_es_01_a_socket_is_found_in_a_tree(tmp_path: pathlib.Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "deep/er/s"))
         assert _host.look_at(str(tmp_path)).socket == str(tmp_path / "deep/er/s")
+
+
+def test_a_tree_that_changes_while_it_is_looked_through_is_one_of_which_nobody_knows(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stat(**_words: t.Any) -> t.NoReturn:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    entry = types.SimpleNamespace(path="x", stat=stat)
+    monkeypatch.setattr(_host.os, "scandir", lambda _path: contextlib.nullcontext([entry]))
+    assert "nobody knows what" in _host.look_at(str(tmp_path)).socket
+
+
+def test_a_directory_of_any_size_is_read_only_as_far_as_it_is_looked_through(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (file,) = os.scandir(tmp_path)
+    monkeypatch.setattr(_host, "MOST_ENTRIES", 10)
+    entries = iter([file] * 100)
+    monkeypatch.setattr(_host.os, "scandir", lambda _path: contextlib.nullcontext(entries))
+    assert "too many to look through" in _host.look_at(str(tmp_path)).socket
+    assert len(list(entries)) == 89
 
 
 def test_the_policy_for_people_has_the_fingerprint_of_what_it_shows() -> None:

@@ -35,6 +35,7 @@ SHAPE = {
     "tracer?": {"status": int, "said": str, "fault": str},
     "trace?": str,
     "host?": dict,  # of paths: see _discovery.candidate
+    "beyond?": str,
 }
 
 
@@ -166,5 +167,7 @@ def _faults(about: Json, trace: bytes) -> t.Iterator[str]:
         yield f"strace {how}"
     if tracer["said"]:
         yield f"strace said: {tracer['said']}"
+    if about.get("beyond"):
+        yield about["beyond"]
     if about.get("trace") != sha256(trace):
         yield "the trace is not the one that was recorded"

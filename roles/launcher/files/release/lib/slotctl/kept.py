@@ -22,6 +22,8 @@ from .as_slot import open_directory, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import typing as t
+
     from .slots import Slot
 
 LARGEST = 1 << 18
@@ -37,7 +39,7 @@ def keep(slot: Slot) -> None:
     def work() -> bytes:
         now = {name: data for name, path in files.items() if (data := read(path)) is not None}
         old = _copies(directory)
-        if not any(now.values()) or (old and _content(f"{directory}/{old[-1]}") == now):
+        if not any(now.values()) or (old and _content(f"{directory}/{old[-1]}", files) == now):
             return b""
         new = time.strftime("%Y%m%dt%H%M%S", time.gmtime())
         os.makedirs(f"{directory}/.new", exist_ok=True)
@@ -57,9 +59,14 @@ def keep(slot: Slot) -> None:
 
 
 def listed(slot: Slot) -> list[str]:
-    """Return the dates of the copies, the oldest first."""
-    found = as_slot(slot.uid, slot.gid, lambda: json.dumps(_copies(_directory(slot))).encode(), MOST_ANSWER)
-    return [str(name) for name in json.loads(found or b"[]")]
+    """Return the dates of the newest copies, the oldest first; Refusal if nobody could look."""
+    directory = _directory(slot)
+    found = as_slot(slot.uid, slot.gid, lambda: json.dumps(_copies(directory)[-COPIES:]).encode(), MOST_ANSWER)
+    dates = _names(found)
+    if dates is None:
+        cure = f"see what {_layout.account(slot.name)} has there, and take it away"
+        raise Refusal("policy-invalid", f"the copies in {directory} cannot be listed", cure)
+    return dates
 
 
 def restore(slot: Slot, date: str) -> list[str]:
@@ -69,18 +76,16 @@ def restore(slot: Slot, date: str) -> list[str]:
         raise Refusal("policy-invalid", f"there is no copy {date!r:.80}", f"see 'slotctl restore {slot.name}'")
 
     def work() -> bytes:
-        done = []
-        for name, data in _content(directory).items():
-            if name in files:
-                _write(files[name], data, make=True)
-                done.append(name)
-        return json.dumps(done).encode()
+        copied = _content(directory, files)
+        for name, data in copied.items():
+            _write(files[name], data, make=True)
+        return json.dumps(list(copied)).encode()
 
-    answer = as_slot(slot.uid, slot.gid, work, MOST_ANSWER)
-    if not answer:
+    done = _names(as_slot(slot.uid, slot.gid, work, MOST_ANSWER))
+    if done is None:
         cure = "make room, take away links and directories that stand in a file's way, and restore it again"
         raise Refusal("space-low", f"copy {date} could not be put back whole", cure)
-    return [str(name) for name in json.loads(answer)]
+    return done
 
 
 def state_files(slot: Slot) -> dict[str, str]:
@@ -105,9 +110,19 @@ def _is_date(name: str) -> bool:
     return len(name) == 15 and name[8] == "t" and f"{name[:8]}{name[9:]}".isdigit() and name.isascii()
 
 
-def _content(directory: str) -> dict[str, bytes]:
-    found = {name: read(f"{directory}/{name}") for name in os.listdir(directory)}
+def _content(directory: str, names: t.Iterable[str]) -> dict[str, bytes]:
+    """Return what the named files of a copy hold; whatever else lies there may be more than there is memory."""
+    found = {name: read(f"{directory}/{name}") for name in names}
     return {name: data for name, data in found.items() if data is not None}
+
+
+def _names(answer: bytes) -> list[str] | None:
+    """Return the names in a child's answer; None if it has failed, or took too long."""
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(name, str) for name in found) else None
 
 
 def read(path: str) -> bytes | None:

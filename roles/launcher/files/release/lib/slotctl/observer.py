@@ -20,7 +20,7 @@ import typing as t
 
 from confined_slots import _discovery, _layout, _sessions
 from confined_slots._files import Owned, ensure_directory, write
-from confined_slots._host import look_at
+from confined_slots._host import Budget, Source, described, kind_of
 from confined_slots._manifest import sha256
 from confined_slots._refusals import Refusal, printable
 
@@ -40,6 +40,15 @@ KEPT = 10
 ATTACH_SECONDS = 15.0
 END_SECONDS = 15.0
 MOST_SAID = 2000
+# What a look at the host may come to, for all that a session was refused: the session chose the paths, and may have
+# filled directories and laid links where they lead. about.json is read again with a limit of 16 MiB.
+MOST_ENTRIES = 1_000_000
+MOST_SECONDS = 60.0
+MOST_EVIDENCE = 12 << 20
+BEYOND = (
+    f"to look for all that the CLI was refused would have taken more than {MOST_ENTRIES} entries, {MOST_SECONDS:.0f} s "
+    f"or {MOST_EVIDENCE >> 20} MiB of evidence, so that only a part was looked for"
+)
 
 
 class Observer:
@@ -112,7 +121,7 @@ class Observer:
         self.about |= {"trace": sha256(data), "host": {}}
         trace = _discovery.read_trace(data, self.about["launcher"])
         paths = _discovery.refused(trace, self.about["policy"])
-        self.about["host"] = {path: outside(path, self.slot.uid, self.slot.gid) for path in paths}
+        self.about["host"], self.about["beyond"] = outside(paths, self.slot.uid, self.slot.gid)
         with contextlib.suppress(OSError):
             self._keep()
 
@@ -180,15 +189,48 @@ def prune(slot: str) -> None:
         shutil.rmtree(_layout.discovery(slot, name))
 
 
-def outside(path: str, uid: int, gid: int) -> dict[str, t.Any]:
-    """Return, as the candidate wants it, what a path leads to on the host; root only looks, and opens no file."""
-    real = os.path.realpath(path)
-    found = dataclasses.asdict(look_at(real, inside=not _discovery.is_forbidden(real)))
-    if found["kind"] == "missing":
-        return {"source": found, "shut": False}
-    status = os.lstat(real)
-    readable = 0o400 if status.st_uid == uid else 0o040 if status.st_gid == gid else 0o004
-    return {"source": found, "shut": not status.st_mode & readable}
+def outside(paths: t.Iterable[str], uid: int, gid: int) -> tuple[dict[str, t.Any], str]:
+    """Return, as the candidate wants it, what those of the paths lead to that are there, and why that is not all."""
+    budget = Budget(MOST_ENTRIES, time.monotonic() + MOST_SECONDS)
+    host: dict[str, t.Any] = {}
+    known: dict[str, t.Any] = {}
+    size = 0
+    for path in paths:
+        found = None
+        if budget.take():
+            with contextlib.suppress(OSError, ValueError):  # it is not there, or went away meanwhile
+                found = _forbidden(path) if _discovery.is_forbidden(path) else _led_to(path, uid, gid, budget, known)
+        if found is not None:
+            size += len(json.dumps({path: found}, indent=3))
+            if size <= MOST_EVIDENCE:
+                host[path] = found
+        if budget.spent or size > MOST_EVIDENCE:
+            return host, BEYOND
+    return host, ""
+
+
+def _forbidden(path: str) -> dict[str, t.Any]:
+    """Return that a path is there which nobody may have, wherever it leads: it is not followed, nor looked into."""
+    return {"source": dataclasses.asdict(Source(path, kind_of(os.lstat(path)), path)), "shut": False}
+
+
+def _led_to(path: str, uid: int, gid: int, budget: Budget, known: dict[str, t.Any]) -> t.Any:
+    """Return what a path leads to; root only looks, and opens no file.
+
+    The kernel follows the links, 40 at most: os.path.realpath() knows no end of them.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        real, status = os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if not os.path.samestat(os.lstat(real), status):  # a link of /proc led to what has no name here
+        return None
+    if real not in known:
+        source = described(real, real, status, None if _discovery.is_forbidden(real) else budget)
+        readable = 0o400 if status.st_uid == uid else 0o040 if status.st_gid == gid else 0o004
+        known[real] = {"source": dataclasses.asdict(source), "shut": not status.st_mode & readable}
+    return known[real]
 
 
 def _as_seen(policy: dict[str, t.Any], start: dict[str, t.Any]) -> dict[str, t.Any]:

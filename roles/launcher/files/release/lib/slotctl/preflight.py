@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 import time
 import typing as t
 
 from confined_slots import _layout
 from confined_slots._as_slot import as_slot
 from confined_slots._files import Owned, ensure_directory
+from confined_slots._health import CouldNot
 from confined_slots._launch import workspace_path
 from confined_slots._plan import value, values
 from confined_slots._refusals import Refusal
@@ -117,8 +117,8 @@ def _sandbox(slot: Slot, workspace: str) -> str:
     with trial.files(slot.name, session, trial.plan(slot.records, ["/usr/bin/true"]), []) as path:
         try:
             done = trial.ran(slot.name, session, [f"{release}/bin/slot-launcher", path, workspace, session])
-        except subprocess.TimeoutExpired:
-            raise Refusal("sandbox-unavailable", "it did not start in time", f"slotctl selftest {slot.name}") from None
+        except CouldNot as error:
+            raise Refusal("sandbox-unavailable", str(error), f"slotctl selftest {slot.name}") from None
     if done.returncode:
         raise Refusal("sandbox-unavailable", trial.said(done), f"slotctl selftest {slot.name}")
     return "starts"

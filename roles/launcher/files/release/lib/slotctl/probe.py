@@ -228,9 +228,14 @@ def default_signals() -> str:
     return f"ignored {ignored:x}, blocked {fields['SigBlk']}" if ignored or int(fields["SigBlk"], 16) else ""
 
 
+def fresh(directory: str) -> str:
+    """Return a path in directory that nobody can have laid something at: a session could answer for the check."""
+    return os.path.join(directory, f".selftest-{os.urandom(16).hex()}")
+
+
 def writable(directory: str) -> str:
     """Return why a file cannot be made, read back and removed in directory."""
-    path = os.path.join(directory, f".selftest-{os.getpid()}")
+    path = fresh(directory)
     try:
         with open(path, "x", encoding="ascii") as file:
             file.write("work")
@@ -244,11 +249,12 @@ def writable(directory: str) -> str:
 
 def sealed(directory: str) -> str:
     """Return whether something can be added to directory."""
+    path = fresh(directory)
     try:
-        os.mkdir(os.path.join(directory, "selftest"))
+        os.mkdir(path)
     except OSError as error:
         return "" if error.errno == errno.EROFS else f"{directory}: {error.strerror}"
-    os.rmdir(os.path.join(directory, "selftest"))
+    os.rmdir(path)
     return f"{directory} can be added to"
 
 

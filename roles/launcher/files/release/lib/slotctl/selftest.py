@@ -24,6 +24,7 @@ import typing as t
 
 from confined_slots import _apparmor_profiles, _layout
 from confined_slots._files import Owned, ensure_directory
+from confined_slots._health import CouldNot
 from confined_slots._launch import workspace_path
 from confined_slots._plan import Record, value, values
 from confined_slots._refusals import Refusal
@@ -125,7 +126,7 @@ def selftest(
     records = loaded.records
     chosen = workspace if workspace is not None else next(iter(loaded.base["workspaces"]))
     workspace_path(records, chosen)
-    with bench(slot, records) as stands:
+    with _refusing(slot), bench(slot, records) as stands:
         run = Run(slot, chosen, release, records, stands)
         progress("confined")
         confined = run.confined(Mutation("none", frozenset(), tuple(records)))
@@ -167,6 +168,15 @@ def claim(name: str) -> str:
     """Return in words what a probe claims."""
     kind, _unused, subject = name.partition(":")
     return f"{subject} {CLAIMS[kind]}" if subject else CLAIMS[kind]
+
+
+@contextlib.contextmanager
+def _refusing(slot: str) -> t.Iterator[None]:
+    try:
+        yield
+    except CouldNot as error:
+        cure = f"see 'slotctl status {slot}' and the journal"
+        raise Refusal("sandbox-unavailable", f"the probe gave no answer: {error}", cure) from None
 
 
 @contextlib.contextmanager
@@ -298,7 +308,7 @@ class Run:
         self.said = trial.said(finished)
         try:
             findings = json.loads(finished.stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return {str(name): str(found) for name, found in findings.items()} if isinstance(findings, dict) else None
 
