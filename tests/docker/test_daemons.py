@@ -147,7 +147,7 @@ def test_a_workspace_that_a_container_gives_away_comes_back_and_stops_no_converg
 
 
 def test_containers_outlive_sessions_and_end_with_the_daemon(docker: Docker) -> None:
-    docker.says("docker run -d --name stays --restart=always box sleep 1000")
+    docker.says("docker run -d --name stays --restart=always --stop-signal=KILL box sleep 1000")
     try:
         docker.host.check_output(f"slotctl stop {SLOT}")
         assert docker.says("docker ps -q --filter name=stays | wc -l") == "1\n"

@@ -106,9 +106,7 @@ def test_mo_02_a_run_that_is_cut_short_leaves_no_old_ok_behind(operator: Operato
     operator.do(START)
     operator.do("systemctl start --no-block confined-slots-health.service")
     running = "systemctl show -p SubState confined-slots-health.service | grep -q start"
-    operator.do(
-        f"{until(running)}; sleep 0.4; systemctl kill --kill-whom=main --signal=KILL confined-slots-health.service"
-    )
+    operator.do(f"{until(running)}; systemctl kill --kill-whom=main --signal=KILL confined-slots-health.service")
     operator.do(until("! systemctl is-active --quiet confined-slots-health.service && sleep 1"))
     told = metrics(operator)
     assert told["confined_slots_health_state"] == 3

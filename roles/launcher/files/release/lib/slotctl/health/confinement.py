@@ -13,12 +13,14 @@ import re
 
 from confined_slots._as_slot import as_slot
 from confined_slots._health import CouldNot, DoesNotApply, Outcome, critical, ok, unknown, warn
+from confined_slots._host import landlock_abi
+from confined_slots._landlock import SCOPE_ABI
 from confined_slots._plan import Record, values
 from confined_slots._refusals import printable
 
 from .. import checks, probe, selftest, slots
 from ..mutations import Mutation
-from .context import Check, Context, refusing
+from .context import CONVERGE, Check, Context, refusing
 from .policy import SHOWN, promised
 
 SECONDS = 20.0
@@ -132,6 +134,9 @@ def abstract_sockets(context: Context) -> Outcome:
         raise DoesNotApply("its network is its own")
     if values(context.slot.records, "landlock"):
         raise DoesNotApply("Landlock's scope keeps its sessions from them")
+    if landlock_abi() >= SCOPE_ABI:
+        what = "its plan was compiled without Landlock's scope, which this kernel has"
+        return warn(what, "no abstract socket of the host is in reach", CONVERGE)
     expected = "no abstract socket listens on the host's network"
     found = context.host.listeners
     if found is None:
