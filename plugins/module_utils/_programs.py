@@ -44,11 +44,14 @@ def ask(command: t.Sequence[str], text: str = "", *, seconds: float = SECONDS) -
             encoding="utf-8",
             errors="replace",
             env=ENVIRONMENT,
+            cwd="/",
             check=False,
             timeout=seconds,
         )
     except FileNotFoundError:
         raise NotInstalled(f"{command[0]} is not installed [install the package that has it]") from None
+    except OSError as error:
+        raise Failed(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise Failed(f"`{' '.join(command)}` has not ended in {seconds:g} s [see what it waits for]") from None
     return Done(done.returncode, done.stdout, done.stderr)

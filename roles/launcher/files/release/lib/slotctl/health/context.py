@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import subprocess
 import typing as t
 
 from confined_slots import _accounts, _layout
 from confined_slots._declarations import Slot as Declared
 from confined_slots._health import CouldNot, Outcome, ok
 from confined_slots._ledger import Ids
+from confined_slots._programs import Failed, ask
 from confined_slots._refusals import Refusal, printable
 
 from .. import slots, unit
@@ -159,32 +159,15 @@ def refusing(look: t.Callable[[slots.Slot], str], expected: str) -> Look:
     return lambda context: ok(look(context.slot), expected)
 
 
-def said(*words: str, seconds: float = TOOL_SECONDS, given: str | None = None) -> str:
+def said(*words: str, seconds: float = TOOL_SECONDS, given: str = "") -> str:
     """Return what a tool of the host prints; CouldNot if it is missing, fails, or does not end in time."""
-    name = os.path.basename(words[0])
     try:
-        done = subprocess.run(
-            words,
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=unit.tool_environment({}),
-            cwd="/",
-            timeout=seconds,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise CouldNot(f"{name} is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise CouldNot(f"{name} has not ended in {seconds:.0f} s") from None
-    except OSError as error:
-        raise CouldNot(f"{name} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        words_of = " ".join(done.stderr.split())[-200:]
-        raise CouldNot(f"{name} ended with {done.returncode}: {printable(words_of) or 'no message'}")
-    return done.stdout
+        done = ask(words, given, seconds=seconds)
+    except Failed as failure:
+        raise CouldNot(printable(str(failure))) from None
+    if done.status:
+        raise CouldNot(f"{os.path.basename(words[0])} ended with {done.status}: {printable(done.why[-200:])}")
+    return done.out
 
 
 def units_of(names: t.Sequence[str]) -> dict[str, dict[str, str]]:
