@@ -45,7 +45,6 @@ PROGRAMS = (
 ROOTFUL = ("containerd.service", "docker.socket", "docker.service")
 UNIT_DIRECTORIES = (_layout.UNITS, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 HOLD = "confined-slots-hold.conf"
-GROUPS = "/sys/fs/cgroup"
 PING_SECONDS = 5.0
 MOST_ANSWER = 4096
 
@@ -216,7 +215,7 @@ def files_of(slot: Slot, account: Account, subids: Span) -> dict[str, File]:
         *(f"BindReadOnlyPaths={etc}/{each}:/etc/{each}" for each in sorted(seen)),
         *(f"BindPaths={path}" for path in open_workspaces(slot)),
         # the host's own would name all other slots, and say how they are; a backslash is an escape in a unit
-        f"BindReadOnlyPaths={GROUPS}{_layout.slice_group(slot.name)}:{GROUPS}".replace("\\", "\\\\"),
+        f"BindReadOnlyPaths={_layout.CGROUPS}{_layout.slice_group(slot.name)}:{_layout.CGROUPS}".replace("\\", "\\\\"),
     ]
     readable = Owned(0, account.gid, 0o640)
     return {

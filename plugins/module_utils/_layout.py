@@ -23,6 +23,7 @@ RUN = "/run/confined-slots"
 LOG = "/var/log/confined-slots"
 DOCKER_RUN = "/run/confined-slots-docker"
 UNITS = "/etc/systemd/system"
+CGROUPS = "/sys/fs/cgroup"
 
 
 def account(slot: str) -> str:

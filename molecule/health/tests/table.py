@@ -163,7 +163,6 @@ QUOTA = (
     " || { echo a kernel with quotas on tmpfs; exit 1; }"
 )
 SCOPED = 'python3 -c "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < 6)"'
-LISTENS = (listening("listens", 'chr(0) + "helper"', "grep -q @helper /proc/net/unix"), "systemctl stop listens")
 CONTROLLERS = """
 if grep -q memory /sys/fs/cgroup/cgroup.controllers; then echo > /run/controllers
 else echo cpuset cpu io memory pids > /run/controllers; fi
@@ -318,7 +317,7 @@ TABLE = (
     Row(
         "abstract-sockets",
         "patient",
-        LISTENS,
+        (listening("listens", 'chr(0) + "helper"', "grep -q @helper /proc/net/unix"), "systemctl stop listens"),
         state="warn",
         also={("*", "abstract-sockets"): "warn"},
         needs=f"! {SCOPED} || {{ echo a kernel without the scope of Landlock; exit 1; }}",

@@ -16,7 +16,6 @@ from ..slots import CONVERGE
 from .apparmor import loaded
 from .context import Check, Context
 
-CGROUPS = "/sys/fs/cgroup"
 CONTROLLERS = ("cpu", "memory", "pids")
 NEWIDMAP = {"/usr/bin/newuidmap": 7, "/usr/bin/newgidmap": 6}  # the capability that each needs: CAP_SETUID, CAP_SETGID
 
@@ -38,10 +37,10 @@ def control_groups(_context: Context) -> Outcome:
     """Return whether the kernel gives systemd the controllers with which the limits of slots are kept."""
     expected = f"control groups of version 2 with {', '.join(CONTROLLERS)}"
     try:
-        with open(f"{CGROUPS}/cgroup.controllers", encoding="ascii") as file:
+        with open(f"{_layout.CGROUPS}/cgroup.controllers", encoding="ascii") as file:
             there = file.read(4096).split()
     except OSError as error:
-        return warn(f"{CGROUPS}/cgroup.controllers: {error.strerror}", expected, "boot with control groups v2")
+        return warn(f"{_layout.CGROUPS}/cgroup.controllers: {error.strerror}", expected, "boot with control groups v2")
     missing = [name for name in CONTROLLERS if name not in there]
     if missing:
         what = f"no controller for {', '.join(missing)}: such limits of slots are declared and not in force"

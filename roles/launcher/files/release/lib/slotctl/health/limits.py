@@ -13,7 +13,6 @@ from confined_slots._declarations import size_in_bytes
 from confined_slots._health import Outcome, critical, ok
 
 from .context import CONVERGE, Check, Context
-from .host import CGROUPS
 
 INFINITY = "infinity"
 _SPAN = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?(us|ms|s|min|h|d)")
@@ -35,7 +34,7 @@ def limits(context: Context) -> Outcome:
         return critical(f"systemd holds {unit} to {', '.join(bad)}", expected, f"{CONVERGE}; systemctl cat {unit}")
     group = shown.get("ControlGroup", "")
     if group:
-        differing = list(_in_kernel(f"{CGROUPS}{group}", wanted))
+        differing = list(_in_kernel(f"{_layout.CGROUPS}{group}", wanted))
         if differing:
             return critical(f"in the kernel: {', '.join(differing)}", expected, f"systemctl cat {unit}")
     return ok("as declared", expected)

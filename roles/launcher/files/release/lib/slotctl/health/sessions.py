@@ -40,7 +40,7 @@ def sessions(context: Context) -> Outcome:
 def _in_slice(name: str) -> set[str]:
     """Return the ids of the sessions that have a control group in the slot's slice."""
     try:
-        names = os.listdir(f"/sys/fs/cgroup{_layout.slice_group(name)}")
+        names = os.listdir(f"{_layout.CGROUPS}{_layout.slice_group(name)}")
     except FileNotFoundError:
         return set()
     prefix = f"confined-slots-{_layout.escaped(name)}-"
@@ -90,7 +90,7 @@ def schedules(context: Context) -> Outcome:
         else "each schedule is off, as its slot is"
     )
     off, failed, state = [], [], "warn"
-    records = [*_sessions.read_history(context.name)]
+    records = _sessions.read_history(context.name)
     in_a_row = _schedules.failures_in_a_row(records)
     shown = units_of([_schedules.timer(context.name, name) for name in names])
     for name in names:
