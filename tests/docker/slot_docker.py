@@ -9,6 +9,7 @@ import shlex
 import typing as t
 
 from operators import Operator
+from waiting import soon
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -20,7 +21,6 @@ mkdir -p /tmp/image/bin && cp /bin/busybox /tmp/image/bin/ && cd /tmp/image/bin
 for name in $(./busybox --list | grep -vx busybox); do ln -s busybox "$name"; done
 tar -C /tmp/image -c . | docker import - box
 """
-PATIENCE = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +61,6 @@ class Docker:
         self.wait()
         self.says(f"docker image inspect box >/dev/null 2>&1 || {{ {IMAGE} }}")
         return self
-
-
-def soon(host: Host, command: str) -> str:
-    """Return what a command prints as soon as it succeeds; AssertionError if it does not."""
-    loop = f"for _ in $(seq {PATIENCE}); do {command} && exit 0; sleep 0.5; done; exit 1"
-    return str(host.check_output(f"sh -c {shlex.quote(loop)}"))
 
 
 def module(host: Host, name: str, *, check: bool = False, fails: bool = False, **arguments: t.Any) -> dict[str, t.Any]:

@@ -17,7 +17,8 @@ import shlex
 import typing as t
 
 import pytest
-from slot_docker import OTHER, SLOT, Docker, soon
+from slot_docker import OTHER, SLOT, Docker
+from waiting import soon
 
 if t.TYPE_CHECKING:
     from testinfra.host import Host
@@ -66,8 +67,8 @@ MUTATIONS = {
 def reached(docker: Docker, serve: str = "") -> list[str]:
     """Return what a container of the slot reaches of the host, by reach.py; serve goes before the host's services."""
     host, marker = docker.host, f"{STATE}/{SLOT}/workspaces/main/was-hit"
-    wait = "trap 'echo hit > was-hit' USR1; until [ -e end ]; do sleep 0.2; done; rm end"
-    host.run(f"rm -f {marker} {STATE}/{SLOT}/workspaces/main/end {DEVICE.split()[0]}")
+    wait = "trap 'echo hit > was-hit' USR1; trap '> was-asked' USR2; until [ -e end ]; do sleep 0.2; done; rm end"
+    host.run(f"cd {STATE}/{SLOT}/workspaces/main; rm -f was-hit was-asked end {DEVICE.split()[0]}")
     host.check_output(f"touch /dev/shm/marker-of-the-host; mknod -m 666 {DEVICE}")
     listening = host.check_output(f"{serve} python3 -c {shlex.quote(SERVE)} >/dev/null 2>&1 & echo $!")
     soon(host, f"{serve} ss -Hlx | grep -q @{PORT}")
@@ -77,7 +78,9 @@ def reached(docker: Docker, serve: str = "") -> list[str]:
         program = base64.b64encode((pathlib.Path(__file__).parent / "reach.py").read_bytes()).decode()
         run = f"docker run --rm {MOST} -v /:/host box chroot /host /usr/bin/python3 $PWD/reach.py {SLOT} {pid} {PORT}"
         found: list[str] = json.loads(docker.says(f"echo {program} | base64 -d > reach.py; {run}"))
-        host.run("sleep 1")
+        # bash answers its signals in the order of their numbers, so USR1 comes before this one, or never
+        host.check_output(f"kill -USR2 {pid}")
+        soon(host, f"[ -e {STATE}/{SLOT}/workspaces/main/was-asked ]")
         return found + ["signals"] * host.file(marker).exists
     finally:
         host.run(f"touch {STATE}/{SLOT}/workspaces/main/end; kill {listening}")
@@ -200,9 +203,10 @@ def test_the_daemon_cannot_speak_to_the_hosts_pid_1(docker: Docker) -> None:
 def test_rd_08_no_context_and_no_variable_leads_to_a_rootful_daemon(docker: Docker) -> None:
     host = docker.host
     bind = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('/run/docker.sock'); s.listen()"
-    listen = f"{bind}; time.sleep(60)"
+    listen = f"{bind}; time.sleep(600)"
     there = host.file("/run/docker.sock").exists
-    pid = "" if there else host.check_output(f"python3 -c {shlex.quote(listen)} >/dev/null 2>&1 & echo $!; sleep 0.5")
+    pid = "" if there else host.check_output(f"python3 -c {shlex.quote(listen)} >/dev/null 2>&1 & echo $!")
+    soon(host, "[ -e /run/docker.sock ]")
     try:
         for slot in (SLOT, OTHER, "dry"):
             for way in ("-u DOCKER_HOST", "DOCKER_HOST=unix:///run/docker.sock", "DOCKER_CONTEXT=default DOCKER_HOST="):

@@ -10,7 +10,8 @@ import shlex
 import typing as t
 
 import pytest
-from slot_docker import OTHER, PLAIN, SLOT, Docker, module, soon
+from slot_docker import OTHER, PLAIN, SLOT, Docker, module
+from waiting import soon
 
 if t.TYPE_CHECKING:
     Declared = collections.abc.Callable[..., list[dict[str, t.Any]]]
@@ -109,11 +110,12 @@ def test_no_session_starts_while_the_daemon_is_away_and_a_bound_directory_serves
 def test_something_else_at_the_socket_is_not_taken_for_a_daemon(docker: Docker) -> None:
     """The slot can write there, by way of a container: it may say nothing for ever, or lead elsewhere."""
     host, path = docker.host, f"/run/confined-slots-docker/{SLOT}/docker.sock"
-    silent = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('{path}'); s.listen(); time.sleep(60)"
+    silent = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('{path}'); s.listen(); time.sleep(600)"
     host.check_output(f"systemctl stop {docker.unit}; rm -f {path}; ln -s /run/dbus/system_bus_socket {path}")
     try:
         assert docker.session("true").rc == 125
-        pid = host.check_output(f"rm -f {path}; python3 -c {shlex.quote(silent)} >/dev/null 2>&1 & echo $!; sleep 1")
+        pid = host.check_output(f"rm -f {path}; python3 -c {shlex.quote(silent)} >/dev/null 2>&1 & echo $!")
+        soon(host, f"[ -S {path} ]")
         assert docker.session("true").rc == 125
         host.run(f"kill {pid}")
     finally:
@@ -127,8 +129,9 @@ def test_health_follows_no_link_that_stands_in_the_sockets_place(docker: Docker)
     listen = (
         "s = socket.socket(socket.AF_UNIX); s.bind('/run/seen.sock'); s.listen(); s.accept(); open('/run/seen', 'w')"
     )
-    serve = f"python3 -c {shlex.quote(f'import socket; {listen}')} >/dev/null 2>&1 & echo $!; sleep 1"
+    serve = f"python3 -c {shlex.quote(f'import socket; {listen}')} >/dev/null 2>&1 & echo $!"
     pid = host.check_output(f"rm -f /run/seen /run/seen.sock {path}; ln -s /run/seen.sock {path}; umask 077; {serve}")
+    soon(host, "[ -S /run/seen.sock ]")
     try:
         assert host.run(f"slotctl health {SLOT} --check docker").rc == 1
         assert not host.file("/run/seen").exists

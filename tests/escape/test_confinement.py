@@ -11,6 +11,7 @@ import json
 import typing as t
 
 import pytest
+from waiting import held
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -55,9 +56,9 @@ def test_bw_14_arguments_arrive_byte_for_byte(host: Host, words: list[str]) -> N
 
 
 def test_arguments_stand_in_no_unit_that_others_can_read(host: Host) -> None:
-    running = "slotctl run coder -- -c 'sleep 2; : a-secret-prompt' & sleep 1"
     shown = "systemctl show 'confined-slots-coder-*.service' --property=ExecStart"
-    found = host.check_output(f"{running}; {shown}; cat /run/systemd/transient/confined-slots-coder-*; wait")
+    with held(host, "coder", ": a-secret-prompt"):
+        found = host.check_output(f"{shown}; cat /run/systemd/transient/confined-slots-coder-*")
     assert "slot-launcher" in found
     assert "a-secret-prompt" not in found
 
@@ -91,8 +92,8 @@ def test_es_13_no_descriptor_of_the_caller_is_inherited(host: Host) -> None:
 
 @pytest.mark.parametrize("slot", ["coder", "outgoing"])
 def test_pl_04_nothing_of_ours_listens_for_whoever_connects(host: Host, slot: str) -> None:
-    running = f"slotctl run {slot} -- -c 'sleep 3' & sleep 1.5"
-    listening = host.check_output(f"{running}; ss -Hlnp --tcp --udp --unix; wait")
+    with held(host, slot):
+        listening = host.check_output("ss -Hlnp --tcp --udp --unix")
     assert "systemd" in listening, "the listing shows who listens"
     for program in ("slotctl", "slot-launcher", "bwrap", "pasta", "systemd-run"):
         assert f'"{program}' not in listening
@@ -156,10 +157,9 @@ def test_es_05_typing_into_the_terminal_is_refused_on_a_real_one(host: Host, req
 
 
 def test_se_07_orphans_are_reaped(host: Host) -> None:
-    script = (
-        "for i in $(seq 300); do (true & ) ; done; sleep 1; grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l"
-    )
-    assert session(host, script).stdout.strip() == "0"
+    dead = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null"
+    script = f"for i in $(seq 300); do (true &); done; for i in $(seq 100); do sleep 0.2; {dead} >&2 || exit 0; done"
+    assert session(host, f"{script}; exit 1").rc == 0
 
 
 def test_nothing_survives_the_end_of_a_session(host: Host) -> None:

@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 import testinfra
+from waiting import held, soon
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -38,8 +39,9 @@ def session(host: Host, script: str) -> CommandResult:
 def listening(host: Host, port: int, address: str = "127.0.0.1") -> collections.abc.Iterator[None]:
     """Have the host say something to whoever connects."""
     words = shlex.join(["python3", "-c", LISTEN, address, str(port)])
-    pid = host.check_output(f"{words} >/dev/null 2>&1 & echo $!; sleep 0.5")
+    pid = host.check_output(f"{words} >/dev/null 2>&1 & echo $!")
     try:
+        soon(host, f"ss -Hltn sport = :{port} | grep -q .")
         yield
     finally:
         host.run(f"kill {pid}")
@@ -100,10 +102,10 @@ def test_only_a_forwarded_port_of_the_hosts_loopback_answers(host: Host) -> None
 
 
 def test_es_04_each_session_has_a_loopback_of_its_own(host: Host) -> None:
-    serve = shlex.quote(f"python3 -c {shlex.quote(LISTEN)} 127.0.0.1 18082 & sleep 6")
-    host.run(f"setsid -f slotctl run {SLOT} -- -c {serve} </dev/null >/dev/null 2>&1; sleep 2")
-    assert session(host, SAY.format(address="127.0.0.1", port=18082)).rc != 0
-    host.run(f"slotctl stop {SLOT}")
+    say = SAY.format(address="127.0.0.1", port=18082)
+    serve = f"python3 -c {shlex.quote(LISTEN)} 127.0.0.1 18082 & until ({say}) 2>/dev/null; do sleep 0.1; done"
+    with held(host, SLOT, serve):
+        assert session(host, say).rc != 0
 
 
 @pytest.mark.parametrize(

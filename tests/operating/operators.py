@@ -13,8 +13,15 @@ import typing as t
 
 import programs
 import testinfra.host
+from confined_slots import _landlock
 
 Json = dict[str, t.Any]
+
+# Shell that succeeds where the kernel has Landlock's scope.
+SCOPED = (
+    'python3 -c "import ctypes, sys;'
+    f' sys.exit(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < {_landlock.SCOPE_ABI})"'
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ import typing as t
 import xml.etree.ElementTree
 
 TAIL = 14
+MESSAGE = 600
 LIMIT_SECONDS = 1800
 WIDTH = 46
 
@@ -137,23 +138,28 @@ class Outcome:
     failed: int = 0
     counted_tests: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
+    failures: list[str] = dataclasses.field(default_factory=list)
     tail: list[str] = dataclasses.field(default_factory=list)
     log: pathlib.Path | None = None
 
 
-def counts(path: pathlib.Path) -> tuple[int, int, list[str]]:
-    """Return how many tests of a junit file passed and failed, and the skipped ones with their reasons."""
-    passed = failed = 0
+def counts(path: pathlib.Path) -> tuple[int, list[str], list[str]]:
+    """Return how many tests of a junit file passed, the failed ones with what they say, the skipped with reasons."""
+    passed = 0
+    failures = []
     skipped = []
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-        skip = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
+        found = {element.tag: element for element in case}
+        skip = found.get("skipped")
+        failure = found.get("failure", found.get("error"))
+        if failure is not None:
+            words = " ".join((failure.get("message") or "no message").split())
+            failures.append(f"{case.get('name')}: {words[:MESSAGE]}")
         elif skip is not None and skip.get("type") != "pytest.xfail":
             skipped.append(f"{case.get('name')}: {skip.get('message') or 'no reason given'}")
         else:
             passed += 1
-    return passed, failed, skipped
+    return passed, failures, skipped
 
 
 class Workbench:
@@ -218,7 +224,8 @@ class Workbench:
         tests = f"  {outcome.passed} passed, {outcome.failed} failed" if outcome.counted_tests else ""
         say(f"{outcome.result if outcome.result != 'failed' else 'FAILED'}  {outcome.seconds:.1f} s{tests}")
         if outcome.result != "ok":
-            for line in outcome.tail:
+            # The tests that failed are the cause; molecule's last lines only say that some did.
+            for line in outcome.failures[:TAIL] or outcome.tail:
                 say(f"        | {line}")
             for reason in outcome.reasons[:1]:
                 say(f"        {reason}")
@@ -235,7 +242,8 @@ class Workbench:
     def _count(self, outcome: Outcome) -> None:
         junit = outcome.step.junit
         if junit and junit.exists():
-            outcome.passed, outcome.failed, skipped = counts(junit)
+            outcome.passed, outcome.failures, skipped = counts(junit)
+            outcome.failed = len(outcome.failures)
             outcome.reasons += skipped
             outcome.counted_tests = True
         if outcome.result == "failed" and not outcome.failed:
@@ -251,7 +259,8 @@ class Workbench:
         say(f"\n{self.title}: {len(self.outcomes)} steps in {seconds:.0f} s, logs in {self.logs}")
         for outcome in self.outcomes:
             if outcome.result == "failed":
-                say(f"  FAILED   {outcome.step.title}")
+                for failure in outcome.failures or outcome.reasons[:1]:
+                    say(f"  FAILED   {outcome.step.title}: {failure}")
             for reason in outcome.reasons if outcome.result != "failed" else []:
                 say(f"  skipped  {outcome.step.title}: {reason}")
         count = f"{passed} passed, {failed} failed"

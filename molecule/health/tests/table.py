@@ -11,6 +11,9 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from operators import SCOPED
+from waiting import until
+
 from .conftest import Bad
 
 STATE = "/var/lib/confined-slots/slots/patient"
@@ -104,11 +107,6 @@ def mounted(path: str, options: str, use: str) -> tuple[str, str]:
     return f"mount -t tmpfs -o {options},size=8m tmpfs {path}; {use}", f"umount {path}"
 
 
-def until(condition: str) -> str:
-    """Return the command that ends once a condition of the shell holds, and fails if that takes a minute."""
-    return f"i=0; until {condition}; do i=$((i + 1)); [ $i -lt 300 ] || exit 1; sleep 0.2; done"
-
-
 def listening(unit: str, name: str, there: str) -> str:
     """Return the command that has something listen on a socket; name is an expression of Python."""
     program = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({name}); s.listen(); time.sleep(300)"
@@ -162,7 +160,6 @@ QUOTA = (
     "mount -t tmpfs -o usrquota tmpfs /mnt 2> /dev/null && umount /mnt"
     " || { echo a kernel with quotas on tmpfs; exit 1; }"
 )
-SCOPED = 'python3 -c "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) < 6)"'
 CONTROLLERS = """
 if grep -q memory /sys/fs/cgroup/cgroup.controllers; then echo > /run/controllers
 else echo cpuset cpu io memory pids > /run/controllers; fi

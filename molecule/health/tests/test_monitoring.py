@@ -9,9 +9,9 @@ import json
 import pathlib
 
 import pytest
+from waiting import until
 
 from .conftest import COLLECTION, SLOTCTL, Operator
-from .table import until
 
 testinfra_hosts = ["ansible://slot_hosts"]
 

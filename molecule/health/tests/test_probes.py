@@ -10,9 +10,10 @@ import typing as t
 
 import pytest
 from ansible_collections.confined.slots.plugins.module_utils import _health
+from waiting import until
 
 from .conftest import SLOTCTL, Operator, bad_of, state_of
-from .table import HOME, WORKSPACE, as_slot, until
+from .table import HOME, WORKSPACE, as_slot
 
 if t.TYPE_CHECKING:
     from .conftest import Json

@@ -68,9 +68,14 @@ class Operator(operators.Operator):
         return self.host.run("setpriv --reuid=%s --regid=%s --clear-groups sh -c %s", account, account, script)
 
     def on_terminal(self, command: str, answer: str, prefix: str = "") -> t.Any:
-        """Run a command on a terminal of its own, on which an answer is typed."""
-        typed = f"{prefix} script --quiet --return --command {shlex.quote(command)} /dev/null"
-        return self.host.run(f"(sleep 1; printf '{answer}\\n'; sleep 2) | {typed}")
+        """Run a command on a terminal of its own, on which an answer is typed once it is asked for."""
+        said, ended = "/run/said-on-terminal", "/run/ended-on-terminal"
+        answering = f"""
+        until grep -q 'type the slot' {said} || [ -e {ended} ]; do sleep 0.1; done; echo {shlex.quote(answer)}
+        until [ -e {ended} ]; do sleep 0.1; done
+        """
+        run = f"{prefix} script --quiet --return --flush --command {shlex.quote(command)} {said}"
+        return self.host.run(f"rm -f {ended}; > {said}; ({answering}) | ({run}; status=$?; > {ended}; exit $status)")
 
     def shown(self, slot: str) -> dict[str, t.Any]:
         """Return the slot's policy as slotctl shows it."""

@@ -237,10 +237,7 @@ def test_names_that_a_session_makes_up_forge_nothing_and_are_shown_escaped(opera
 
 def test_pl_06_no_keeps_everything_as_it_was_and_yes_only_writes_a_proposal(operator: Operator) -> None:
     before = operator.trusted()
-    answer = "until grep -q 'type the slot' /run/typed; do sleep 0.1; done; echo no; sleep 1"
-    command = f"slotctl discover kept -- -c 'cat {NARROW}'"
-    typed = f"script --quiet --return --flush --command {shlex.quote(command)} /run/typed"
-    done = operator.host.run(f"rm -f /run/typed; touch /run/typed; ({answer}) | {typed}")
+    done = operator.on_terminal(f"slotctl discover kept -- -c 'cat {NARROW}'", "no")
     assert done.rc == 1 and "no overlay was written; the evidence is kept" in done.stdout
     directory = evidence(operator, "kept")
     assert operator.do(f"ls {directory}").split() == ["about.json", "trace"]

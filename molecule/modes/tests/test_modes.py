@@ -9,6 +9,7 @@ import json
 import typing as t
 
 import pytest
+from waiting import until
 
 from .conftest import MODES, STATE
 
@@ -260,11 +261,6 @@ def test_check_mode_predicts_what_a_converge_then_does(operator: Operator) -> No
     assert operator.policy(operator.slots())["changed"] is True
 
 
-def wait_for(condition: str) -> str:
-    """Return a line of shell that waits until a condition holds, and fails if it never does."""
-    return f"for i in $(seq 150); do {condition} && break; sleep 0.2; done; {condition}"
-
-
 def test_a_running_session_keeps_its_policy_while_its_slot_is_converged_to_another_mode(operator: Operator) -> None:
     operator.policy(operator.slots())
     look = "ls -d /etc/cron.daily; echo $GIT_AUTHOR_NAME; touch ~/kept && echo writes"
@@ -272,9 +268,7 @@ def test_a_running_session_keeps_its_policy_while_its_slot_is_converged_to_anoth
     main = f"{STATE}/kept/workspaces/main"
     operator.do(f"rm -f {main}/begun {main}/go-on")
     begin = f"slotctl run kept -- -c '{script}' < /dev/null > /run/said-of-the-tests 2>&1"
-    operator.do(
-        f"({begin}; echo ended >> /run/said-of-the-tests) > /dev/null 2>&1 & {wait_for(f'[ -e {main}/begun ]')}"
-    )
+    operator.do(f"({begin}; echo ended >> /run/said-of-the-tests) > /dev/null 2>&1 & {until(f'[ -e {main}/begun ]')}")
     try:
         operator.policy(
             operator.slots(kept={"mode": "verified", "binds": [], "capabilities": None, "workspaces": ["main"]})
@@ -282,7 +276,7 @@ def test_a_running_session_keeps_its_policy_while_its_slot_is_converged_to_anoth
         assert operator.refusal("kept")["refusal"] == "approval-missing"
     finally:
         operator.do(f"touch {main}/go-on")
-    said = operator.do(f"{wait_for('grep -q ended /run/said-of-the-tests')}; cat /run/said-of-the-tests")
+    said = operator.do(f"{until('grep -q ended /run/said-of-the-tests')}; cat /run/said-of-the-tests")
     assert said.split() == ["/etc/cron.daily", "Robot", "writes", "ended"]
     records = json.loads(operator.do("slotctl sessions kept --most 2 --json"))
     assert [(record["mode"], record["outcome"]) for record in records] == [

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -15,17 +16,15 @@ import tarfile
 import tempfile
 import typing as t
 
+import operators
 import pytest
 import testinfra.host
-from ansible_collections.confined.slots.plugins.module_utils import _landlock
 from checks import MODES, STATE, Check, checks_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FOUND = ROOT / "build" / "certification" / "found"
 THERE = "/root/certification"
 PORT = 18765
-
-LANDLOCK_ABI = "import ctypes; print(max(0, ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1)))"
 
 Json = dict[str, t.Any]
 
@@ -78,17 +77,16 @@ CLIS = {
 }
 
 
-class Certification:
-    """One host with the bystanders, and what the CLIs did there."""
+@dataclasses.dataclass(frozen=True)
+class Certification(operators.Operator):
+    """The operator of a host with the bystanders, and what the CLIs did there."""
 
-    def __init__(self, host: testinfra.host.Host) -> None:
-        self.host = host
-        self.runs: dict[tuple[str, str], Json] = {}
-        self.scoped = int(self.do(f"python3 -c {shlex.quote(LANDLOCK_ABI)}")) >= _landlock.SCOPE_ABI
+    runs: dict[tuple[str, str], Json] = dataclasses.field(default_factory=dict)
 
-    def do(self, script: str) -> str:
-        """Run a shell script as root and return what it prints; AssertionError if it fails."""
-        return str(self.host.run_expect([0], script).stdout).strip()
+    @functools.cached_property
+    def scoped(self) -> bool:
+        """Whether the host's kernel has Landlock's scope."""
+        return self.says(operators.SCOPED)
 
     def checks(self, provider: str) -> tuple[Check, ...]:
         """Return what the CLI is to try on this host."""
@@ -234,15 +232,14 @@ def certification(host: testinfra.host.Host) -> collections.abc.Iterator[Certifi
     """Return a host on which there is much to be got at; skip where no real CLI can be fetched."""
     if shutil.which("npm") is None:
         pytest.skip("npm is missing on this machine: no real CLI can be fetched")
-    found = Certification(host)
+    found = Certification.of(host)
     slots = shlex.quote(" ".join(cli.slot(mode) for cli in CLIS.values() for mode in MODES[:3]))
     with tempfile.TemporaryDirectory() as directory:
         archive = pathlib.Path(directory) / "certification.tar"
         with tarfile.open(archive, "w") as tar:
             for path in (*ROOT.glob("tests/certify/*.py"), *ROOT.glob("tests/endpoint/*.py")):
                 tar.add(path, path.name)
-        words = {"src": str(archive), "dest": f"{THERE}.tar", "mode": "0600"}
-        assert "checksum" in host.ansible("ansible.builtin.copy", json.dumps(words), check=False)
+        found.send(archive, f"{THERE}.tar")
     found.do(f"slots={slots}\n{UNMARK}")  # a run that was killed has left them
     found.do(f"mkdir -p {THERE} && tar -xf {THERE}.tar -C {THERE} && rm {THERE}.tar")
     try:

@@ -13,6 +13,7 @@ import typing as t
 import pytest
 import testinfra.host
 from ansible_collections.confined.slots.plugins.module_utils import _launch, _manifest
+from waiting import soon
 
 from .conftest import OPT, SESSION, packed_release
 
@@ -190,16 +191,17 @@ def test_check_mode_predicts_the_name_and_the_switch_and_does_nothing(operator: 
 
 def test_lr_02_lr_04_a_session_keeps_its_release_while_others_are_switched_to_and_pruned(operator: Operator) -> None:
     old = operator.release("9.1.0")["release"]
-    operator.do(f"setsid -f {OPT}/current/bin/slotctl run coder -- -c 'sleep 301' </dev/null >/dev/null 2>&1; sleep 2")
+    operator.do(f"setsid -f {OPT}/current/bin/slotctl run coder -- -c 'sleep 301' </dev/null >/dev/null 2>&1")
     running = "pgrep -u slot-coder -f '^sleep 301'"
-    pid = operator.do(running)
+    pid = soon(operator.host, running)
     try:
         for version in ("9.1.1", "9.1.2", "9.1.3"):
             assert operator.release(version, keep=1)["release"] == operator.current()
         assert old in operator.names(), "a release in use was pruned"
         assert operator.do(running) == pid
     finally:
-        operator.do("pkill -u slot-coder -f '^sleep 301'; sleep 2")
+        operator.do("pkill -u slot-coder -f '^sleep 301'")
+        soon(operator.host, "! pgrep -u slot-coder")
     operator.release("9.1.3", keep=1)
     assert old not in operator.names()
     assert len([one for one in operator.names() if not one.startswith(".")]) == 2

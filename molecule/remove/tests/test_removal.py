@@ -45,7 +45,7 @@ mkdir -p /var/lib/systemd/linger; touch /var/lib/systemd/linger/slot-leaver
 echo mail > /var/mail/slot-leaver; chown slot-leaver /var/mail/slot-leaver
 mkdir -p /srv/shared; chmod 711 /srv/shared; echo shared > /srv/shared/file; chmod 600 /srv/shared/file
 setfacl -m u:{uid}:r /srv/shared/file
-i=0; until [ -s /var/log/confined-slots/leaver/sessions.jsonl ]; do i=$((i + 1)); [ $i -lt 100 ]; sleep 0.1; done
+i=0; until [ -s /var/log/confined-slots/leaver/sessions.jsonl ]; do i=$((i + 1)); [ $i -lt 900 ]; sleep 0.2; done
 """
 
 TRACES = {

@@ -8,6 +8,7 @@ import json
 import typing as t
 
 import pytest
+from waiting import until
 
 if t.TYPE_CHECKING:
     from conftest import Operator
@@ -21,11 +22,6 @@ WORKSPACES = "/var/lib/confined-slots/slots/night-shift/workspaces"
 
 def doing(prompt: str, **more: t.Any) -> dict[str, t.Any]:
     return {"name": "test", "calendar": FAR, "prompt": prompt} | more
-
-
-def until(condition: str) -> str:
-    """Return a script that ends once a condition of the shell holds, and fails if that takes a minute."""
-    return f"i=0; until {condition}; do i=$((i + 1)); [ $i -lt 300 ] || exit 1; sleep 0.2; done"
 
 
 def quoted(script: str) -> str:

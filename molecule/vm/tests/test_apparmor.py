@@ -8,6 +8,7 @@ import json
 import typing as t
 
 import pytest
+from waiting import held
 
 PROFILES = "/etc/apparmor.d/confined-slots"
 ACCOUNT = "systemd-run --quiet --pipe --wait --collect -p User=slot-coder -p AppArmorProfile=confined-slots-account --"
@@ -148,11 +149,8 @@ def test_profiles_that_were_changed_or_unloaded_behind_our_back_are_loaded_again
 
 
 def test_profiles_are_not_taken_from_under_a_running_session(guest: t.Any) -> None:
-    guest.run("(slotctl run coder -- -c 'sleep 120' </dev/null >/dev/null 2>&1 &) ; sleep 8")
-    try:
+    with held(guest.host, "coder"):
         refused = guest.module("apparmor", enabled=False)
-    finally:
-        guest.run("slotctl stop coder")
     assert "processes run under the profiles" in refused["msg"] and "[stop the slots' sessions" in refused["msg"]
     assert not guest.module("apparmor", confine_slots=True)["changed"]
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import typing as t
 
+from waiting import soon
+
 LISTEN = """
 import socket, time
 server = socket.socket(socket.AF_UNIX)
@@ -18,8 +20,9 @@ CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('\\0confined-slo
 
 
 def test_es_04_no_abstract_socket_of_the_host_answers_a_session_that_shares_its_network(guest: t.Any) -> None:
-    guest.run('systemd-run --quiet --unit=test-abstract python3 -c "$(cat)"; sleep 5', given=LISTEN)
+    guest.run('systemd-run --quiet --unit=test-abstract python3 -c "$(cat)"', given=LISTEN)
     try:
+        soon(guest.host, "grep -q @confined-slots-test /proc/net/unix")
         refused = guest.session("shipper", f'python3 -c "{CONNECT}"')
         outside = guest.asked(f'python3 -c "{CONNECT}"')
     finally:
