@@ -21,7 +21,7 @@ import xml.etree.ElementTree
 
 TAIL = 14
 MESSAGE = 600
-LIMIT_SECONDS = 1800
+LIMIT_SECONDS = 3000
 WIDTH = 46
 
 

@@ -18,6 +18,7 @@ import pytest
 PROJECT = pathlib.Path(__file__).resolve().parents[3]
 STATE = pathlib.Path(os.environ.get("CONFINED_SLOTS_GUEST") or PROJECT / "build" / "guest")
 SECONDS = 600
+QUIET = ("-o", "LogLevel=ERROR", "-o", "ConnectTimeout=30")
 PROFILES = "/etc/apparmor.d/confined-slots"
 
 
@@ -68,9 +69,10 @@ class Guest:
             *shlex.split(group["vars"]["ansible_ssh_common_args"]),
             *shlex.split(group["vars"]["ansible_ssh_args"]),
         ]
-        control = f"ControlPath={group['vars']['ansible_control_path_dir']}/tests"
+        self.sockets = pathlib.Path(group["vars"]["ansible_control_path_dir"])
+        control = f"ControlPath={self.sockets}/tests"
         key = ["-i", group["vars"]["ansible_ssh_private_key_file"], "-p", host["ansible_port"]]
-        self.ssh = ["ssh", *options, "-o", control, "-o", "LogLevel=ERROR", *key, f"root@{host['ansible_host']}"]
+        self.ssh = ["ssh", *options, "-o", control, *QUIET, *key, f"root@{host['ansible_host']}"]
 
     @property
     def host(self) -> Host:
@@ -113,7 +115,12 @@ class Guest:
 
     def reboot(self) -> None:
         """Boot the guest again, and wait until it has come up as far as ever."""
-        before = self.run("cat /proc/sys/kernel/random/boot_id; systemctl reboot")
+        before = self.run("cat /proc/sys/kernel/random/boot_id")
+        self.asked("systemctl reboot")  # the answer may be lost on the way
+        for each in self.sockets.iterdir():  # the end of these connections too
+            subprocess.run(
+                ["ssh", "-o", f"ControlPath={each}", "-O", "exit", "guest"], capture_output=True, check=False
+            )
         deadline = time.monotonic() + SECONDS
         while True:
             time.sleep(2)

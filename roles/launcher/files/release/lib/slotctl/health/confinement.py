@@ -23,7 +23,7 @@ from ..mutations import Mutation
 from .context import CONVERGE, Check, Context, refusing
 from .policy import SHOWN, promised
 
-SECONDS = 20.0
+SECONDS = 25.0
 # What the probes say about the view that the policy promises; the others are about what must not be reached.
 VIEW = frozenset({"bind", "data", "symlink", "tmpfs", "mask", "hold", "seal", "read-only-workspace", "workspace"})
 VIEW = VIEW | {"run-directory", "private-network"}

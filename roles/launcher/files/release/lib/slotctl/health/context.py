@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     from .confinement import Live
 
 CONVERGE = slots.CONVERGE
-TOOL_SECONDS = 8.0
+TOOL_SECONDS = 10.0
 SHARING = frozenset({"sandbox", "marker", "view", "apparmor-attached"})
 SHOWN = (
     *("ActiveState", "UnitFileState", "Result", "MainPID", "NeedDaemonReload", "ControlGroup"),
@@ -151,7 +151,7 @@ class Check:
     id: str
     about: str
     look: Look
-    seconds: float = 8.0
+    seconds: float = 12.0
 
 
 def refusing(look: t.Callable[[slots.Slot], str], expected: str) -> Look:

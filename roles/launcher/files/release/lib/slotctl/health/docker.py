@@ -17,7 +17,7 @@ from confined_slots._refusals import printable
 
 from .context import CONVERGE, Check, Context, units_of
 
-SECONDS = 3.0
+SECONDS = 8.0
 MOST_ANSWER = 1 << 20
 MOST_SAID = 4096
 # What a container could be given of the daemon's view must not hold these.
