@@ -81,16 +81,19 @@ def terminals() -> bool:
 def loopback() -> bool:
     """Reach what listens on the host's loopback."""
     for address in ("127.0.0.1", "10.0.2.2"):
-        with contextlib.suppress(OSError), socket.create_connection((address, PORT), 2):
-            return True
+        # what counts is an answer: a connection that is refused late passes for one that stands, for a moment
+        with contextlib.suppress(OSError), socket.create_connection((address, PORT), 10) as connection:
+            if connection.recv(1):
+                return True
     return False
 
 
 def abstract() -> bool:
     """Reach an abstract socket of the host's."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
         connection.connect(f"\0{PORT}")
-        return True
+        return bool(connection.recv(1))
     return False
 
 
