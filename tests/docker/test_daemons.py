@@ -131,8 +131,8 @@ def test_health_follows_no_link_that_stands_in_the_sockets_place(docker: Docker)
     )
     serve = f"python3 -c {shlex.quote(f'import socket; {listen}')} >/dev/null 2>&1 & echo $!"
     pid = host.check_output(f"rm -f /run/seen /run/seen.sock {path}; ln -s /run/seen.sock {path}; umask 077; {serve}")
-    soon(host, "[ -S /run/seen.sock ]")
     try:
+        soon(host, "[ -S /run/seen.sock ]")
         assert host.run(f"slotctl health {SLOT} --check docker").rc == 1
         assert not host.file("/run/seen").exists
     finally:

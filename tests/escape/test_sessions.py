@@ -128,15 +128,15 @@ def test_se_05_keys_reach_the_cli_once_and_do_not_end_the_session(host: Host, ke
 
 
 def test_se_05_an_interactive_shell_stops_and_resumes_its_jobs(host: Host) -> None:
+    goes_on = ["run", until("pgrep -r S -xf 'sleep 77' >/dev/null")]
     steps = (
         ["wait", "$ "],
         ["type", "sleep 77\n"],
-        ["run", until("pgrep -r S -xf 'sleep 77' >/dev/null")],
+        goes_on,
         ["type", "\x1a"],
         ["wait", "Stopped"],
         ["type", "fg\n"],
     )
-    goes_on = ["run", until("pgrep -r S -xf 'sleep 77' >/dev/null")]
     steps = (*steps, ["wait", "fg"], goes_on, ["type", "\x03"], ["type", "exit 5\n"])
     found = on_terminal(host, "", *steps, command=["slotctl", "run", SLOT, "--", "--norc", "-i"])
     assert (found["status"], found["modes_kept"]) == (5, True)

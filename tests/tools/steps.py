@@ -135,12 +135,16 @@ class Outcome:
     result: t.Literal["ok", "failed", "skipped"]
     seconds: float = 0
     passed: int = 0
-    failed: int = 0
     counted_tests: bool = False
     reasons: list[str] = dataclasses.field(default_factory=list)
     failures: list[str] = dataclasses.field(default_factory=list)
     tail: list[str] = dataclasses.field(default_factory=list)
     log: pathlib.Path | None = None
+
+    @property
+    def failed(self) -> int:
+        """How many tests failed; a step that failed otherwise counts as one."""
+        return len(self.failures) or int(self.result == "failed")
 
 
 def counts(path: pathlib.Path) -> tuple[int, list[str], list[str]]:
@@ -243,12 +247,9 @@ class Workbench:
         junit = outcome.step.junit
         if junit and junit.exists():
             outcome.passed, outcome.failures, skipped = counts(junit)
-            outcome.failed = len(outcome.failures)
             outcome.reasons += skipped
             outcome.counted_tests = True
-        if outcome.result == "failed" and not outcome.failed:
-            outcome.failed = 1
-        elif outcome.result == "ok" and outcome.step.counted:
+        if outcome.result == "ok" and outcome.step.counted:
             outcome.passed += 1
 
     def summary(self) -> str:

@@ -10,6 +10,7 @@ import shlex
 import typing as t
 
 import pytest
+from waiting import until
 
 if t.TYPE_CHECKING:
     from conftest import Operator
@@ -108,8 +109,9 @@ def test_a_traced_session_has_the_very_view_of_any_other(operator: Operator, slo
 def test_pl_06_a_killed_tracer_leaves_a_partial_trace_and_a_session_under_its_guards(operator: Operator) -> None:
     script = f"touch begun; until test -e go; do sleep 0.1; done; cat {NARROW}"
     workspace = WORKSPACE.format("kept")
+    begun = until(f"test -e {workspace}/begun")
     said = operator.do(
-        f"rm -f {workspace}/*; {in_background('kept', script)} until test -e {workspace}/begun; do sleep 0.1; done;"
+        f"rm -f {workspace}/*; {in_background('kept', script)} {begun};"
         f" kill -KILL $(pgrep -x strace); touch {workspace}/go; wait; cat /run/said; rm /run/said"
     )
     assert f"cat: {NARROW}: No such file or directory" in said and said.endswith("\n125")
@@ -170,10 +172,11 @@ def test_a_full_disk_makes_the_trace_partial(operator: Operator) -> None:
         "touch begun; until test -e go; do sleep 0.1; done; for i in 1 2 3 4 5 6 7 8 9; do /bin/ls / > /dev/null; done"
     )
     workspace, disk = WORKSPACE.format("kept"), f"{DISCOVERIES}/kept"
+    begun = until(f"test -e {workspace}/begun")
     operator.do(f"rm -f {workspace}/*; mount -t tmpfs -o size=300M,mode=0700 none {disk}")
     try:
         said = operator.do(
-            f"{in_background('kept', script)} until test -e {workspace}/begun; do sleep 0.1; done;"
+            f"{in_background('kept', script)} {begun};"
             f" mount -o remount,size=$(($(df -k --output=used {disk} | tail -1) + 8))k {disk};"
             f" touch {workspace}/go; wait;"
             f" mount -o remount,size=300M {disk}; cat /run/said"
