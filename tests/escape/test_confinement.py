@@ -132,7 +132,7 @@ def test_es_06_a_tmux_server_of_the_same_account_is_out_of_reach(host: Host) -> 
         pytest.skip("tmux is missing on the host")
     try:
         host.check_output("runuser -u slot-coder -- tmux new-session -d -s host")
-        before = host.check_output("runuser -u slot-coder -- tmux list-windows -t host")
+        before = host.check_output("runuser -u slot-coder -- tmux list-windows -t host -F '#{window_id}'")
         uid = host.user("slot-coder").uid
         inside = session(
             host,
@@ -140,7 +140,7 @@ def test_es_06_a_tmux_server_of_the_same_account_is_out_of_reach(host: Host) -> 
             before=f"TMUX=/tmp/tmux-{uid}/default,1,0",
         )
         assert inside.stdout.strip() == "none"
-        assert host.check_output("runuser -u slot-coder -- tmux list-windows -t host") == before
+        assert host.check_output("runuser -u slot-coder -- tmux list-windows -t host -F '#{window_id}'") == before
     finally:
         host.run("runuser -u slot-coder -- tmux kill-server")
 

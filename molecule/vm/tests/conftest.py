@@ -65,14 +65,9 @@ class Guest:
         self.inventory = state / "inventory.json"
         group = json.loads(self.inventory.read_text(encoding="utf-8"))["all"]["children"]["slot_hosts"]
         ((self.name, host),) = group["hosts"].items()
-        options = [
-            *shlex.split(group["vars"]["ansible_ssh_common_args"]),
-            *shlex.split(group["vars"]["ansible_ssh_args"]),
-        ]
-        self.sockets = pathlib.Path(group["vars"]["ansible_control_path_dir"])
-        control = f"ControlPath={self.sockets}/tests"
+        options = shlex.split(group["vars"]["ansible_ssh_common_args"])
         key = ["-i", group["vars"]["ansible_ssh_private_key_file"], "-p", host["ansible_port"]]
-        self.ssh = ["ssh", *options, "-o", control, *QUIET, *key, f"root@{host['ansible_host']}"]
+        self.ssh = ["ssh", *options, *QUIET, *key, f"root@{host['ansible_host']}"]
 
     @property
     def host(self) -> Host:
@@ -117,10 +112,8 @@ class Guest:
         """Boot the guest again, and wait until it has come up as far as ever."""
         before = self.run("cat /proc/sys/kernel/random/boot_id")
         self.asked("systemctl reboot")  # the answer may be lost on the way
-        for each in self.sockets.iterdir():  # the end of these connections too
-            subprocess.run(
-                ["ssh", "-o", f"ControlPath={each}", "-O", "exit", "guest"], capture_output=True, check=False
-            )
+        # the end of the connection too
+        subprocess.run([*self.ssh, "-O", "exit"], capture_output=True, check=False)
         deadline = time.monotonic() + SECONDS
         while True:
             time.sleep(2)
