@@ -22,6 +22,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwr
 
 CHROMIUM = shutil.which("chromium")
 AXE = pathlib.Path(os.environ.get("AXE", "build/axe/node_modules/axe-core/axe.min.js"))
+PATIENCE = 300_000  # milliseconds
 RESULTS = pathlib.Path("build/results")
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
 STATES = ("ok", "ok", "ok", "warn", "critical", "unknown")
@@ -65,7 +66,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 def browser() -> t.Iterator[t.Any]:
     """Return a running browser."""
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -74,6 +75,7 @@ def browser() -> t.Iterator[t.Any]:
 def page(browser: t.Any) -> t.Iterator[t.Any]:
     """Return a page on which nothing may be said on the console, asked of a network, or opened as a dialog."""
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -113,7 +115,7 @@ def test_details_open_by_keyboard_and_hold_the_mounts_as_text(page: t.Any, tmp_p
     assert details.locator("li").count() == 0
     details.locator("summary").focus()
     page.keyboard.press("Enter")
-    assert details.locator("li").count() == 21
+    sync_api.expect(details.locator("li")).to_have_count(21, timeout=PATIENCE)
     assert HOSTILE in details.inner_text() and page.locator("img").count() == 0
 
 
@@ -131,6 +133,7 @@ def test_axe_finds_no_barrier(browser: t.Any, tmp_path: pathlib.Path, scheme: st
     # the page lets no script run but its own: the context steps over that for axe
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.goto(page_of(tmp_path, 2, 12))
     page.locator("details summary").first.click()
     page.add_script_tag(path=AXE)

@@ -28,9 +28,8 @@ def main(uids: list[str]) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     addresses: list[str | tuple[str, int]] = [*paths, "\0confined-slots-certification", ("127.0.0.1", 18766)]
+    os.umask(0o111)
     listeners = [listening(address) for address in addresses]
-    for path in paths:
-        os.chmod(path, 0o666)
     signal.pause()
     for listener in listeners:
         listener.close()

@@ -31,7 +31,7 @@ from script import Script
 from slotctl import trial, unit
 
 TMUX = ("tmux", "-L", "certification")
-SECONDS = 60
+SECONDS = 300
 QUIET_SECONDS = 10  # by then a daemon outside would have taken what a session has left for it
 PLACE = "readlink /proc/self/ns/mnt"
 
@@ -58,7 +58,8 @@ class Daemon(Cli):
             command = [*self._as_slot(), *environment, *programs, *words]
             null = subprocess.DEVNULL  # it would keep a pipe open
             subprocess.run(command, cwd=workspace, check=True, stdin=null, stdout=null, stderr=null)
-            wait_for(lambda: endpoint.script.result()["finished"] or "daemon" in words)
+            if "daemon" not in words and not wait_for(lambda: endpoint.script.result()["finished"]):
+                raise TimeoutError("the daemon has not done its first work")
         found = pathlib.Path("/tmp").glob(f"c*-daemon-{self.account.pw_uid}/**/*")
         return any(path.is_socket() for path in found)
 
@@ -72,8 +73,7 @@ class Daemon(Cli):
                 recorded = shlex.join(["script", "--quiet", "--flush", "--command", shlex.join(opened), log])
                 output(*TMUX, "new-session", "-d", "-x", "120", "-y", "40", recorded)
                 wait_for(lambda: endpoint.script.result()["finished"] or not runs())
-                if not endpoint.script.result()["finished"]:
-                    wait_for(lambda: endpoint.script.result()["finished"], QUIET_SECONDS)
+                wait_for(lambda: endpoint.script.result()["finished"], SECONDS if self.open else QUIET_SECONDS)
                 subprocess.run([*TMUX, "kill-server"], check=False, stderr=subprocess.DEVNULL)
                 said = pathlib.Path(log).read_text(encoding="utf-8", errors="replace")
                 os.unlink(log)
@@ -110,11 +110,12 @@ def runs() -> bool:
     return subprocess.run([*TMUX, "has-session"], check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
-def wait_for(true: t.Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Wait until it is true, or no longer."""
+def wait_for(true: t.Callable[[], bool], seconds: float = SECONDS) -> bool:
+    """Wait until it is true, or no longer; return whether it is."""
     deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
+    while not (found := true()) and time.monotonic() < deadline:
         time.sleep(0.2)
+    return found
 
 
 def main(given: Json) -> Json:

@@ -86,10 +86,11 @@ class Terminal:
             except (OSError, ValueError):
                 time.sleep(0.1)
         kept = None
-        with contextlib.suppress(OSError, termios.error):
-            while select.select([self.master], [], [], 0.2)[0]:
-                self.read(0)
+        with contextlib.suppress(OSError, termios.error, ValueError):
             kept = termios.tcgetattr(self.slave) == self.modes
+            os.close(self.slave)
+            while time.monotonic() < deadline and self.read(1):
+                pass
         code = os.waitstatus_to_exitcode(ended[1])
         return {
             "output": self.output.decode("utf-8", "backslashreplace"),

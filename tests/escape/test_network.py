@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 import testinfra
-from waiting import held, soon
+from waiting import held, soon, until
 
 if t.TYPE_CHECKING:
     from testinfra.backend.base import CommandResult
@@ -44,7 +44,7 @@ def listening(host: Host, port: int, address: str = "127.0.0.1") -> collections.
         soon(host, f"ss -Hltn sport = :{port} | grep -q .")
         yield
     finally:
-        host.run(f"kill {pid}")
+        host.run(f"kill {pid}; {until(f'[ ! -e /proc/{pid} ]')}")
 
 
 def gateway(host: Host) -> str:
@@ -67,10 +67,12 @@ def test_a_private_network_reaches_other_machines_from_the_first_moment(
 def test_names_are_looked_up_by_the_hosts_resolver(host: Host) -> None:
     script = "sed -n 's,.*https*://\\([^/: ]*\\).*,\\1,p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null"
     name = host.run(f"{script} | head -n 1").stdout.strip()
-    known = host.run(f"getent ahostsv4 {name} | cut -d' ' -f1 | sort -u") if name else None
+    known = host.run(f"getent ahostsv4 {name} | cut -d' ' -f1") if name else None
     if known is None or not known.stdout:
         pytest.skip("a resolver is missing: the test host cannot look up its own mirror")
-    assert session(host, f"getent ahostsv4 {name} | cut -d' ' -f1 | sort -u").stdout == known.stdout
+    found = session(host, f"getent ahostsv4 {name} | cut -d' ' -f1").stdout.split()
+    again = host.check_output(f"getent ahostsv4 {name} | cut -d' ' -f1")  # a mirror may have many addresses
+    assert found and set(found) <= {*known.stdout.split(), *again.split()}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "GATEWAY", "169.254.1.1", "OWN"])
@@ -79,7 +81,7 @@ def test_nothing_that_listens_on_the_hosts_loopback_answers(host: Host, address:
     shown = {"GATEWAY": gateway(host), "OWN": own}.get(address, address)
     with listening(host, 18081):
         assert host.check_output(SAY.format(address="127.0.0.1", port=18081).join(("bash -c '", "'"))) == "the host"
-        found = session(host, f"timeout 3 bash -c {shlex.quote(SAY.format(address=shown, port=18081))}; echo done")
+        found = session(host, f"timeout 9 bash -c {shlex.quote(SAY.format(address=shown, port=18081))}; echo done")
     assert found.stdout == "done\n"
 
 
@@ -90,7 +92,7 @@ def test_no_other_address_of_the_host_answers(host: Host) -> None:
         with listening(host, 18081, "0.0.0.0"):
             say = SAY.format(address=address, port=18081)
             assert host.check_output(f"bash -c {shlex.quote(say)}") == "the host"
-            found = session(host, f"timeout 3 bash -c {shlex.quote(say)}; echo done")
+            found = session(host, f"timeout 9 bash -c {shlex.quote(say)}; echo done")
     finally:
         host.run(f"ip address del {address}/32 dev lo")
     assert found.stdout == "done\n"
@@ -105,7 +107,7 @@ def test_es_04_each_session_has_a_loopback_of_its_own(host: Host) -> None:
     say = SAY.format(address="127.0.0.1", port=18082)
     serve = f"python3 -c {shlex.quote(LISTEN)} 127.0.0.1 18082 & until ({say}) 2>/dev/null; do sleep 0.1; done"
     with held(host, SLOT, serve):
-        assert session(host, say).rc != 0
+        assert session(host, say).rc not in (0, 125)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ import time
 
 REPOSITORY = "confined-slots-host"
 LABEL = "confined-slots.run"
-BOOT_SECONDS = 90
+BOOT_SECONDS = 300
 
 HOSTS = {"trixie": "slot-debian13", "bookworm": "slot-debian12"}
 
@@ -328,6 +328,7 @@ def inventory(owner: Run, started: dict[str, dict[str, str]]) -> dict[str, objec
                         "ansible_ssh_private_key_file": f"{owner.state}/key",
                         "ansible_ssh_common_args": shlex.join(ssh_options(owner)),
                         "ansible_ssh_args": "",
+                        "ansible_ssh_timeout": 60,
                     },
                     "hosts": started,
                 }

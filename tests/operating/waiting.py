@@ -12,7 +12,7 @@ import typing as t
 if t.TYPE_CHECKING:
     from testinfra.host import Host
 
-PATIENCE = 180
+PATIENCE = 500
 
 
 def until(command: str) -> str:

@@ -18,7 +18,7 @@ import venv
 from steps import Failed, Log, Missing
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-DAEMON_SECONDS = 60
+DAEMON_SECONDS = 300
 
 # The program that is needed, and the Debian packages that bring it.
 PROGRAMS: dict[str, tuple[str, ...]] = {

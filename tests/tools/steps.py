@@ -21,7 +21,7 @@ import xml.etree.ElementTree
 
 TAIL = 14
 MESSAGE = 600
-LIMIT_SECONDS = 3000
+LIMIT_SECONDS = 7200
 WIDTH = 46
 
 

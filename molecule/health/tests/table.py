@@ -254,7 +254,10 @@ TABLE = (
     Row(
         "stray-processes",
         "patient",
-        ("systemd-run --quiet --collect --unit=stray --uid=slot-patient sleep 300", "systemctl stop stray"),
+        (
+            "systemd-run --quiet --collect --property=Type=exec --unit=stray --uid=slot-patient sleep 300",
+            "systemctl stop stray",
+        ),
         state="warn",
     ),
     Row(
@@ -314,7 +317,10 @@ TABLE = (
     Row(
         "abstract-sockets",
         "patient",
-        (listening("listens", 'chr(0) + "helper"', "grep -q @helper /proc/net/unix"), "systemctl stop listens"),
+        (
+            listening("listens", 'chr(0) + "helper"', "grep -q ' 00010000 .*@helper' /proc/net/unix"),
+            "systemctl stop listens",
+        ),
         state="warn",
         also={("*", "abstract-sockets"): "warn"},
         needs=f"! {SCOPED} || {{ echo a kernel without the scope of Landlock; exit 1; }}",

@@ -66,17 +66,18 @@ def hanging(operator: Operator) -> t.Iterator[None]:
         f" systemd-run --quiet --collect --unit=hangs python3 /run/hang.py; {until('test -e /run/hangs')}"
     )
     yield
-    operator.do(f"umount --lazy {WORKSPACE}; systemctl kill --signal=KILL hangs; rm /run/hangs /run/hang.py")
+    operator.do(f"umount --lazy {WORKSPACE}; systemctl kill --signal=KILL hangs; systemctl stop hangs")
+    operator.do("rm /run/hangs /run/hang.py")
 
 
 def test_a_mount_that_hangs_is_unknown_and_every_other_check_has_its_result(hanging: None, operator: Operator) -> None:
-    found = operator.health("patient signed")
+    found = operator.health("patient signed --budget 300")
     states = bad_of(found)
     assert states["patient", "workspaces"] == states["patient", "space"] == states["patient", "slot-tree"] == "unknown"
     assert states["patient", "sandbox"] in ("unknown", "critical")
     assert not [one for one in states if one[0] == "signed"]
     assert state_of(found, "patient", "policy") == state_of(found, "patient", "records") == "ok"
-    assert found["seconds"] < 120
+    assert found["seconds"] < 300
 
 
 def test_a_budget_that_is_used_up_leaves_the_rest_unknown(hanging: None, operator: Operator) -> None:
@@ -100,15 +101,15 @@ def test_mo_03_a_check_with_a_fault_is_unknown_by_name_and_no_other_is(operator:
     assert operator.host.run(f"{words} --nagios").rc == 3
 
 
-LEFT = "ls -d /run/confined-slots/patient/* /tmp/confined-* /var/tmp/confined-* /dev/shm/confined-* || true"
+LEFT = "ls -d /run/confined-slots/patient /run/confined-slots/patient/* /tmp/* /var/tmp/* /dev/shm/* 2> /dev/null"
 
 
 def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> None:
-    before = set(operator.do(LEFT).split())
-    operator.host.run(f"timeout --foreground --signal=KILL 0.7 {SLOTCTL} health patient")
-    ended = until("! pgrep -f '/bin/slotctl [h]ealth'")
-    operator.do(f"sleep 1; {ended}")
-    assert set(operator.do(LEFT).split()) <= before
+    operator.do(f"{LEFT} > /run/left-before")
+    probing = until("find /run/confined-slots/patient -name 'selftest-*.plan' -newer /run/left-before | grep -q .")
+    operator.do(f"{SLOTCTL} health patient > /dev/null 2>&1 & {probing}; kill -KILL $!")
+    operator.do(until("! pgrep -f '/bin/slotctl [h]ealth'"))
+    operator.do(until(f"! {LEFT} | grep -vxFf /run/left-before"))
 
 
 def test_what_runs_have_left_that_even_could_not_clean_up_goes_with_a_later_one(operator: Operator) -> None:

@@ -177,7 +177,7 @@ def test_a_full_disk_makes_the_trace_partial(operator: Operator) -> None:
     try:
         said = operator.do(
             f"{in_background('kept', script)} {begun};"
-            f" mount -o remount,size=$(($(df -k --output=used {disk} | tail -1) + 8))k {disk};"
+            f" {until(f'mount -o remount,size=$(($(df -k --output=used {disk} | tail -1) + 8))k {disk}')};"
             f" touch {workspace}/go; wait;"
             f" mount -o remount,size=300M {disk}; cat /run/said"
         )

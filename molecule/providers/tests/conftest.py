@@ -20,6 +20,7 @@ import operators
 import pytest
 import testinfra.host
 from checks import MODES, STATE, Check, checks_of
+from waiting import until
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FOUND = ROOT / "build" / "certification" / "found"
@@ -212,7 +213,7 @@ for slot in $slots; do
 done
 systemd-run --quiet --collect --unit=certification-bystanders /usr/bin/python3 {THERE}/bystanders.py \
   $(for slot in $slots; do id -u slot-$slot; done)
-"""
+""" + until("ss -Hltn sport = :18766 | grep -q .")
 UNMARK = f"""
 set -e
 systemctl stop 'certification-*'

@@ -201,7 +201,7 @@ def test_lr_02_lr_04_a_session_keeps_its_release_while_others_are_switched_to_an
         assert operator.do(running) == pid
     finally:
         operator.do("pkill -u slot-coder -f '^sleep 301'")
-        soon(operator.host, "! pgrep -u slot-coder")
+        soon(operator.host, f"! pgrep -u slot-coder && ! pgrep -f '{old}/[b]in'")
     operator.release("9.1.3", keep=1)
     assert old not in operator.names()
     assert len([one for one in operator.names() if not one.startswith(".")]) == 2

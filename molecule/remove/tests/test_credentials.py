@@ -85,7 +85,8 @@ def test_an_03_no_value_appears_in_any_output_or_log(operator: Operator, tmp_pat
         said += played.stdout + played.stderr
         assert played.returncode == 0, said
     said += log.read_text(encoding="utf-8")
-    said += operator.do("journalctl --no-pager -o cat | tail -n 5000; grep -rsh -- sk- /var/log /root/.ansible || true")
+    said += operator.do("journalctl --sync; journalctl --no-pager -o cat | tail -n 5000")
+    said += operator.do("grep -rsh -- sk- /var/log /root/.ansible || true")
     for value in (FIRST, SECOND):
         for form in (value, base64.b64encode(value.encode()).decode().rstrip("="), value[:12]):
             assert form not in said

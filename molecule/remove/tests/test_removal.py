@@ -9,6 +9,7 @@ import subprocess
 import typing as t
 
 import pytest
+from waiting import until
 
 if t.TYPE_CHECKING:
     from conftest import Operator
@@ -45,7 +46,6 @@ mkdir -p /var/lib/systemd/linger; touch /var/lib/systemd/linger/slot-leaver
 echo mail > /var/mail/slot-leaver; chown slot-leaver /var/mail/slot-leaver
 mkdir -p /srv/shared; chmod 711 /srv/shared; echo shared > /srv/shared/file; chmod 600 /srv/shared/file
 setfacl -m u:{uid}:r /srv/shared/file
-i=0; until [ -s /var/log/confined-slots/leaver/sessions.jsonl ]; do i=$((i + 1)); [ $i -lt 900 ]; sleep 0.2; done
 """
 
 TRACES = {
@@ -99,7 +99,7 @@ def removed(operator: Operator) -> collections.abc.Iterator[dict[str, t.Any]]:
     before_any = others(operator)
     operator.converge(LEAVER)
     seen["old"] = ids(operator)
-    operator.do(LEAVE.format(state=STATE, **seen["old"]))
+    operator.do(LEAVE.format(state=STATE, **seen["old"]) + until("pgrep -u slot-leaver -fx 'sleep 600'"))
     seen["before"] = traces(operator, seen["old"])
     seen["read before"] = operator.says("su slot-leaver -s /bin/sh -c 'cat /srv/shared/file'")
     seen["check"] = operator.play("confined.slots.remove_slot", "--check", "--diff", slot="leaver")
@@ -134,8 +134,9 @@ def kill_while_archiving(operator: Operator) -> bool:
     with subprocess.Popen(
         operator.command("confined.slots.remove_slot", slot="leaver"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as removal:
-        met = operator.says("timeout 60 sh -c 'until pgrep -x tar; do sleep 0.05; done'")
-        operator.do("pkill -9 -x python3; pkill -9 -x gzip; pkill -9 -x tar; true")
+        met = operator.says(until("pgrep -x tar"))
+        ended = until("! pgrep -x 'tar|gzip'")
+        operator.do(f"pkill -9 -x python3; pkill -9 -x gzip; pkill -9 -x tar; {ended}")
         removal.communicate()
     operator.do(f"rm {large}")
     return met

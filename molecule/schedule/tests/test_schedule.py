@@ -74,7 +74,7 @@ def test_no_text_of_a_prompt_is_in_a_unit_file(operator: Operator) -> None:
     ],
 )
 def test_a_session_that_fails_fails_its_unit(operator: Operator, prompt: str, status: str, outcome: str) -> None:
-    operator.keep(doing(prompt, timeout="4s" if outcome == "stopped" else "5min"))
+    operator.keep(doing(prompt, timeout="20s" if outcome == "stopped" else "5min"))
     assert operator.start("night-shift", "test")[0] == "failed"
     shown = operator.do(f"systemctl show --value -p ExecMainStatus {operator.unit('test')}.service")
     assert shown == status
@@ -115,10 +115,10 @@ def test_a_session_that_is_stopped_has_failed_however_its_cli_ends(operator: Ope
 
 def test_an_unattended_session_has_nothing_to_read_and_waits_for_nobody(operator: Operator) -> None:
     script = "cd /run && rm -f nobody && mkfifo nobody && exec 3<>nobody && timeout {} slotctl run night-shift {} <&3"
-    reading = "-- -c 'read word || echo no input'"
-    assert operator.do(script.format(60, f"--unattended {reading}")) == "no input"
-    waited = operator.host.run(script.format(5, reading))
-    assert waited.rc == 124 and waited.stdout == "", "without --unattended it waits for what somebody may write"
+    reading = "-- -c 'echo reads; read word || echo no input'"
+    assert operator.do(script.format(60, f"--unattended {reading}")) == "reads\nno input"
+    waited = operator.host.run(script.format(10, reading))
+    assert waited.rc == 124 and waited.stdout == "reads\n", "without --unattended it waits for what somebody may write"
 
 
 def test_a_slot_cannot_change_what_it_is_to_do(operator: Operator) -> None:

@@ -18,7 +18,8 @@ import pytest
 PROJECT = pathlib.Path(__file__).resolve().parents[3]
 STATE = pathlib.Path(os.environ.get("CONFINED_SLOTS_GUEST") or PROJECT / "build" / "guest")
 SECONDS = 600
-QUIET = ("-o", "LogLevel=ERROR", "-o", "ConnectTimeout=30")
+# A connection that is there on a slow machine, and gone with a guest that is.
+PATIENT = [f"-o{option}" for option in ("LogLevel=ERROR", "ConnectTimeout=120", "ServerAliveInterval=20")]
 PROFILES = "/etc/apparmor.d/confined-slots"
 
 
@@ -67,7 +68,7 @@ class Guest:
         ((self.name, host),) = group["hosts"].items()
         options = shlex.split(group["vars"]["ansible_ssh_common_args"])
         key = ["-i", group["vars"]["ansible_ssh_private_key_file"], "-p", host["ansible_port"]]
-        self.ssh = ["ssh", *options, *QUIET, *key, f"root@{host['ansible_host']}"]
+        self.ssh = ["ssh", *options, *PATIENT, *key, f"root@{host['ansible_host']}"]
 
     @property
     def host(self) -> Host:

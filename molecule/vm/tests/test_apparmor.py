@@ -83,7 +83,7 @@ def test_bw_01_a_launcher_outside_of_its_profile_starts_nothing(guest: t.Any) ->
         guest.run(f"apparmor_parser --quiet --replace {PROFILES}")
     assert refused.returncode == 125 and "sandbox-unavailable" in refused.stderr
     assert "confined-slots-launcher, the AppArmor profile for its path" in refused.stderr
-    assert guest.session("coder", "ls started").returncode != 0
+    assert guest.session("coder", "ls started").returncode == 2
 
 
 def test_the_settings_of_the_host_are_as_the_distribution_has_them(guest: t.Any) -> None:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import typing as t
 
@@ -347,6 +348,9 @@ def test_a_client_that_hangs_up_leaves_no_traceback(endpoint: Endpoint, capfd: p
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.sendall(b"POST /v1/messages HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
     assert isinstance(Messages(endpoint.port).ask(), tuple)
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(60)
     assert capfd.readouterr().err == ""
 
 

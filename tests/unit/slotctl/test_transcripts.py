@@ -179,7 +179,10 @@ def test_a_search_that_breaks_leaves_no_second_slotctl_behind(
     def broken(*_unused: object) -> t.NoReturn:
         raise RuntimeError
 
+    forked: list[int] = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: forked.append(fork()) or forked[0])
     monkeypatch.setattr(transcripts, "_find", broken)
     assert found(root) == []
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(forked[0], os.WNOHANG)

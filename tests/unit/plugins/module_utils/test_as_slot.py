@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 import time
+import typing as t
 
 import pytest
 from ansible_collections.confined.slots.plugins.module_utils import _as_slot
@@ -39,8 +40,8 @@ def test_what_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -
     """As a file system that does not answer would have it, which no test here can mount."""
     real = select.select
 
-    def never_ends(read: list[int], *rest: object) -> object:
-        return ([], [], []) if "pidfd" in os.readlink(f"/proc/self/fd/{read[0]}") else real(read, [], [], 1)
+    def never_ends(read: list[int], *rest: t.Any) -> object:
+        return ([], [], []) if "pidfd" in os.readlink(f"/proc/self/fd/{read[0]}") else real(read, *rest)
 
     monkeypatch.setattr(_as_slot.select, "select", never_ends)
     assert as_slot(*OWN, lambda: b"said", 100) == b"said"

@@ -18,11 +18,14 @@ def test_a_directory_is_in_use_while_a_process_needs_it(tmp_path: pathlib.Path, 
     needed, other = tmp_path / "1.0-a", tmp_path / "1.0-ab"
     for directory in (needed, other):
         (directory / "bin").mkdir(parents=True)
-        (directory / "bin/script.py").write_text("input()")
+        (directory / "bin/script.py").write_text("print(flush=True); input()")
     program = shutil.copy("/bin/cat", needed / "bin/cat") if how == "program" else sys.executable
     words = {"program": [program], "directory": ["cat"], "command line": [program, str(needed / "bin/script.py")]}[how]
-    with subprocess.Popen(words, cwd=needed if how == "directory" else "/", stdin=subprocess.PIPE) as process:
+    directory = needed if how == "directory" else "/"
+    with subprocess.Popen(words, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            if how == "command line" and process.stdout:
+                process.stdout.readline()  # before it has run on, the kernel may not show its words
             assert in_use([str(needed), str(other)]) == {str(needed)}
         finally:
             process.communicate(b"\n")

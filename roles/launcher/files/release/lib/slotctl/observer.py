@@ -37,8 +37,8 @@ PRIVATE, SECRET = Owned(0, 0, 0o700), Owned(0, 0, 0o600)
 MOST_TRACE = 128 << 20
 FREE_BYTES = 2 * MOST_TRACE
 KEPT = 10
-ATTACH_SECONDS = 15.0
-END_SECONDS = 15.0
+ATTACH_SECONDS = 60.0
+END_SECONDS = 60.0
 MOST_SAID = 2000
 # What a look at the host may come to, for all that a session was refused: the session chose the paths, and may have
 # filled directories and laid links where they lead. about.json is read again with a limit of 16 MiB.

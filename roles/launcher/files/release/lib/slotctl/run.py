@@ -281,8 +281,9 @@ class Session:
         status = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
         deadline = time.monotonic() + DRAIN_SECONDS
         while left := streams.copying(outward_only=True):
-            slow_reader = any(relay.pending for relay in left) and not self.received
-            if time.monotonic() > deadline and not slow_reader:
+            if any(relay.pending for relay in left) and not self.received:
+                deadline = time.monotonic() + DRAIN_SECONDS  # behind what a slow reader takes there may be more
+            elif time.monotonic() > deadline:
                 break
             copy(left, (), RETRY_MILLISECONDS)
         if self.stopper:

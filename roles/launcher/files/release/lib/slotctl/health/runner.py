@@ -167,7 +167,7 @@ def _ended(running: dict[int, tuple[int, _Child]], poll: select.poll, pipe: int)
 
 def _settle(child: _Child, results: Results, budget: float) -> int:
     """Note what has become of the check that an ended child was at; return which check is next."""
-    deadline = time.monotonic() + 0.2
+    deadline = time.monotonic() + (0.2 if child.given_up else GRACE_SECONDS)
     status = 0
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child.pid, os.WNOHANG)
