@@ -66,8 +66,8 @@ def hanging(operator: Operator) -> t.Iterator[None]:
         f" systemd-run --quiet --collect --unit=hangs python3 /run/hang.py; {until('test -e /run/hangs')}"
     )
     yield
-    operator.do(f"umount --lazy {WORKSPACE}; systemctl kill --signal=KILL hangs; systemctl stop hangs")
-    operator.do("rm /run/hangs /run/hang.py")
+    ended = until("! systemctl is-active --quiet hangs")
+    operator.do(f"umount --lazy {WORKSPACE}; systemctl kill --signal=KILL hangs; {ended}; rm /run/hangs /run/hang.py")
 
 
 def test_a_mount_that_hangs_is_unknown_and_every_other_check_has_its_result(hanging: None, operator: Operator) -> None:
@@ -101,7 +101,8 @@ def test_mo_03_a_check_with_a_fault_is_unknown_by_name_and_no_other_is(operator:
     assert operator.host.run(f"{words} --nagios").rc == 3
 
 
-LEFT = "ls -d /run/confined-slots/patient /run/confined-slots/patient/* /tmp/* /var/tmp/* /dev/shm/* 2> /dev/null"
+PLACES = "/run/confined-slots/patient /tmp /var/tmp /dev/shm"
+LEFT = rf"find {PLACES} -mindepth 1 -maxdepth 1 -regex '/run/.*\|.*/confined-[^/]*'"
 
 
 def test_probes_that_were_cut_short_leave_nothing_behind(operator: Operator) -> None:
