@@ -242,22 +242,25 @@ def _read_rotated(path: str) -> bytes:
 
 def live_sessions(slot: str) -> list[Record]:
     """Return the start records of the slot's sessions that have not ended, the oldest first."""
-    found = []
+    return [lines[0] for _session, lines in recorded(slot) if is_live(lines)]
+
+
+def is_live(lines: list[Record]) -> bool:
+    """Return whether a SESSION.record that holds these lines is of a session that has begun and not ended."""
+    return bool(lines) and all(line.get("event") != "end" for line in lines)
+
+
+def recorded(slot: str) -> list[tuple[str, list[Record]]]:
+    """Return each session of which there is a SESSION.record, and what that holds, the oldest first."""
     try:
         names = sorted(os.listdir(f"{_layout.RUN}/{slot}"))
     except FileNotFoundError:
         return []
-    for name in names:
-        session = name.removesuffix(".record")
-        if name.endswith(".record") and is_session(session):
-            records = read_record(slot, session)
-            if records and all(record.get("event") != "end" for record in records):
-                found.append(records[0])
-    return found
+    sessions = [name.removesuffix(".record") for name in names if name.endswith(".record")]
+    return [(session, _read_record(slot, session)) for session in sessions if is_session(session)]
 
 
-def read_record(slot: str, session: str) -> list[Record]:
-    """Return what a live session's SESSION.record holds, nothing if there is none."""
+def _read_record(slot: str, session: str) -> list[Record]:
     try:
         descriptor = os.open(path_of(slot, session, "record"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

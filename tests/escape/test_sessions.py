@@ -275,6 +275,14 @@ def test_se_03_killed_at_any_instant_slotctl_leaves_nothing_that_runs(host: Host
     assert last(host)["outcome"] in ("stopped", "ended")
 
 
+def test_se_03_what_a_kill_has_left_of_a_session_goes_with_the_next_command(host: Host) -> None:
+    at = f"/run/confined-slots/{SLOT}/20260101t000000"
+    ended = json.dumps({"event": "end", "session": "20260101t000000-0000000b"})
+    host.check_output(f"touch {at}-0000000a.record {at}-0000000b.status; echo '{ended}' > {at}-0000000b.record")
+    host.check_output(f"slotctl sessions {SLOT}")
+    nothing_is_left(host)
+
+
 def test_se_03_the_end_of_the_callers_thread_is_not_the_end_of_the_session(host: Host) -> None:
     words = ["python3", "-c", THREAD, "slotctl", "run", SLOT, "--", "-c", "sleep 1; exit 5"]
     assert host.run(shlex.join(words)).rc == 5

@@ -8,6 +8,7 @@ One case is left to the next slotctl: a unit whose terminal has gone with its ki
 from __future__ import annotations
 
 import calendar
+import errno
 import fcntl
 import os
 import pwd
@@ -69,9 +70,11 @@ def end_session(slot: str, session: str, result: str, code: str, status: str) ->
 
 
 def sweep(slot: str) -> None:
-    """Put the end of sessions on record whose caller was killed, where PID 1 could not: before or after their unit."""
-    for start in _sessions.live_sessions(slot):
-        session = str(start.get("session", ""))
+    """See to the files of sessions that neither their caller nor PID 1 has: whoever was to had been killed.
+
+    The end of a session is put on record, unless it is.
+    """
+    for session, lines in _sessions.recorded(slot):
         try:
             record = _open(slot, session, "record", os.O_RDONLY)
         except Refusal:  # it has just ended
@@ -80,9 +83,11 @@ def sweep(slot: str) -> None:
             orphaned = not _held(record) and not unit.runs(slot, session)
         finally:
             os.close(record)
-        if orphaned:
+        if orphaned and _sessions.is_live(lines):
             unit.drop_scope(slot, session)
             end_session(slot, session, "", "", "")
+        elif orphaned:
+            remove_files(slot, session)
 
 
 def record_refusal(start: dict[str, t.Any], refusal: Refusal) -> None:
@@ -103,9 +108,18 @@ def ask(record: int, reason: str) -> None:
     os.write(record, _sessions.as_line({"event": "stop", "reason": reason, "time": _sessions.now()}).encode())
 
 
-def hold(record: int) -> None:
-    """Show by a lock on SESSION.record that the session's caller lives."""
+def begin(parent: int, session: str, *lines: dict[str, t.Any]) -> int:
+    """Make SESSION.record in the directory `parent`, and return it; a lock on it shows that the session's caller lives.
+
+    It has no name before it is locked and whole, so that whoever is killed leaves nothing that is neither.
+    """
+    record = os.open(".", os.O_RDWR | os.O_APPEND | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=parent)
     fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    data = "".join(map(_sessions.as_line, lines)).encode()
+    if os.write(record, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.link(f"/proc/self/fd/{record}", f"{session}.record", dst_dir_fd=parent)
+    return record
 
 
 def remove_files(slot: str, session: str) -> None:

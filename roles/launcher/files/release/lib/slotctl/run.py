@@ -167,10 +167,7 @@ class Files:
         try:
             parent = _open_run_directory(slot.name)
             try:
-                self.record = self._make(parent, "record", 0o600, 0)
-                ended.hold(self.record)  # before it says anything: an unheld one is taken for a killed caller's
-                os.write(self.record, _sessions.as_line(start).encode())
-                os.write(self.record, _sessions.as_line(transcripts.where(slot.policy)).encode())
+                self.record = ended.begin(parent, self.session, start, transcripts.where(slot.policy))
                 args = self._make(parent, "args", 0o640, slot.gid)
                 with open(args, "wb") as file:
                     file.write(words)
