@@ -189,6 +189,12 @@ def to_journal(record: Record) -> None:
         client.close()
 
 
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Write a record; OSError also where there was room for a part of it."""
+    if os.write(descriptor, data) != len(data):
+        raise OSError(28, "no space left for the record")
+
+
 def read_records(slot: str, most: int = MOST_READ_BACK) -> list[Record]:
     """Return the records at the end of the slot's sessions.jsonl (at most that many bytes), the oldest first.
 
@@ -286,8 +292,7 @@ def _append_line(directory: str, gid: int, line: str) -> None:
         # a full disk may have left half a line
         broken = found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n"
         data = ("\n" + line if broken else line).encode("ascii")
-        if os.write(descriptor, data) != len(data):
-            raise OSError(28, "no space left for the record")
+        write_whole(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -28,6 +28,8 @@ STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
 # heard that systemd-run has gone.
 UNITS = f"systemctl list-units --all --plain --no-legend 'confined-slots-{SLOT}-2*.service'"
 LEFT = f"pgrep -u slot-{SLOT}; ls /run/confined-slots/{SLOT}"
+NOTHING = f'[ -z "$({LEFT}; {UNITS})" ]'
+SWEPT = f"slotctl sessions {SLOT} > /dev/null; {NOTHING}"
 FULL_LOG = f"mount -t tmpfs -o size=16k,mode=750,gid=$(stat -c %g {LOG}) none {LOG}"
 FULL_LOG += f" && dd if=/dev/zero of={LOG}/fill bs=1k 2>/dev/null"
 
@@ -104,7 +106,7 @@ def nothing_is_left(host: Host, *, at_once: bool = True) -> None:
     """Hold that no process, unit or file of the slot's sessions is left, or soon is."""
     if at_once:
         assert host.run(LEFT).stdout == ""
-    soon(host, f'[ -z "$({LEFT}; {UNITS})" ]')
+    soon(host, NOTHING)
 
 
 @contextlib.contextmanager
@@ -250,7 +252,7 @@ def test_se_04_no_session_outlives_a_slotctl_that_was_killed(host: Host, termina
     if terminal:
         assert on_terminal(host, HOLD, ["wait", "ready"], ["signal", "KILL"])["status"] == 137
         # PID 1 cannot put its end on record, as the terminal of the unit has gone
-        soon(host, f'slotctl sessions {SLOT} > /tmp/out-of-test; [ -z "$({LEFT}; {UNITS})" ]')
+        soon(host, SWEPT)
     else:
         started = f"{run(HOLD)} > /tmp/out-of-test & pid=$!; {until('grep -q ready /tmp/out-of-test')}"
         host.check_output(f"rm -f /tmp/out-of-test; {started}; kill -KILL $pid; wait; true")
@@ -270,8 +272,7 @@ def test_se_03_killed_at_any_instant_slotctl_leaves_nothing_that_runs(host: Host
     host.run(f"{run(HOLD)} > /dev/null & sleep {whole * eighth / 8:.3f}; kill -KILL $!; wait")
     # PID 1 may have been asked already; `slotctl sessions` puts on record what no unit could. SIGTERM may come while
     # bwrap still ignores it for the CLI: then SIGKILL ends it.
-    nothing = f'slotctl sessions {SLOT} >/dev/null; [ -z "$({LEFT}; {UNITS})" ]'
-    host.check_output(f"sleep 1; {until(nothing)}")
+    host.check_output(f"sleep 1; {until(SWEPT)}")
     assert last(host)["outcome"] in ("stopped", "ended")
 
 

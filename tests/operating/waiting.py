@@ -15,9 +15,9 @@ if t.TYPE_CHECKING:
 PATIENCE = 500
 
 
-def until(command: str) -> str:
-    """Return shell that waits until a command succeeds, and leaves the script if it never does."""
-    return f"timeout {PATIENCE} sh -c {shlex.quote(f'until {command}; do sleep 0.2; done')} || exit"
+def until(command: str, every: float = 0.2) -> str:
+    """Return shell that waits until a command succeeds, asking every so many seconds, or leaves if it never does."""
+    return f"timeout {PATIENCE} sh -c {shlex.quote(f'until {command}; do sleep {every}; done')} || exit"
 
 
 def soon(host: Host, command: str) -> str:

@@ -11,6 +11,7 @@ import time
 import typing as t
 
 import pytest
+from waiting import until
 
 if t.TYPE_CHECKING:
     from conftest import Operator
@@ -124,7 +125,7 @@ def test_a_converge_killed_again_and_again_promises_no_id_twice(operator: Operat
     for made in (1, 7, 15, 24):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             operator.do(
-                f"timeout 600 sh -c 'until grep -q ^slot-cut{made}: /etc/passwd; do sleep 0.01; done' || exit;"
+                f"{until(f'grep -q ^slot-cut{made}: /etc/passwd', 0.01)};"
                 " pkill -9 -x python3; pkill -9 -x useradd; pkill -9 -x usermod; true"
             )
             process.wait(300)

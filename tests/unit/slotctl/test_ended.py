@@ -63,7 +63,7 @@ def test_a_record_for_which_there_is_no_room_has_no_name(
     write = os.write
     monkeypatch.setattr(os, "write", lambda to, data: write(to, data.removesuffix(b'"}\n')))
     parent = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="no space left for the record"):
         ended.begin(parent, "it", {"event": "start"})
     assert os.listdir(tmp_path) == []
     os.close(parent)

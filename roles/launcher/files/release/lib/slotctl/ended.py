@@ -8,7 +8,6 @@ One case is left to the next slotctl: a unit whose terminal has gone with its ki
 from __future__ import annotations
 
 import calendar
-import errno
 import fcntl
 import os
 import pwd
@@ -115,9 +114,7 @@ def begin(parent: int, session: str, *lines: dict[str, t.Any]) -> int:
     """
     record = os.open(".", os.O_RDWR | os.O_APPEND | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=parent)
     fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    data = "".join(map(_sessions.as_line, lines)).encode()
-    if os.write(record, data) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    _sessions.write_whole(record, "".join(map(_sessions.as_line, lines)).encode())
     os.link(f"/proc/self/fd/{record}", f"{session}.record", dst_dir_fd=parent)
     return record
 
